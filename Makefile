@@ -1,0 +1,52 @@
+# Everything a fresh machine needs. Each target makes its own environment under .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check lint crash crash-full bench clean
+
+$(VENV)/run.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -e .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp requirements/test.txt
+	$(PIP) install -r requirements/test.txt
+	touch $@
+
+demo: $(VENV)/run.stamp
+	$(BIN)/python examples/demo.py
+
+# All tests, the proof rig included; coverage is measured on everything but the rig.
+test: $(VENV)/dev.stamp lint
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not crash" $(PYTEST_ARGS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+	$(MAKE) crash
+
+# The inner loop: under three minutes.
+check: $(VENV)/dev.stamp lint
+	$(BIN)/python -m pytest -q -n 2 -m "not crash and not slow" $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+crash: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.crash
+
+crash-full: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.crash --full
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -1,0 +1,118 @@
+"""States to save: a transformer with its optimizer, many small leaves, a few huge ones."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import blake3
+import torch
+
+__all__ = ["TorchState", "huge_state", "leaves_state", "transformer_state"]
+
+_VOCABULARY = 50_257
+_POSITIONS = 1024
+
+
+class Leaves:
+    """Many tensors behind the protocol that every torch object has."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return dict(self.tensors)
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        for name, tensor in state.items():
+            if tensor is not self.tensors[name]:
+                self.tensors[name].copy_(tensor)
+
+
+class TorchState(NamedTuple):
+    """The same tensors as each contender wants them."""
+
+    objects: dict[str, Any]
+    """What has `state_dict` and `load_state_dict`: what a user gives to a Checkpointer."""
+    nested: dict[str, Any]
+    """What a user gives to torch.save: the state_dicts, which share their memory with the objects."""
+    flat: dict[str, torch.Tensor]
+    """All tensors by name, in the same memory; all that safetensors can hold."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.flat.values())
+
+    def wipe(self) -> None:
+        """Zero every tensor, in place."""
+        for tensor in self.flat.values():
+            tensor.zero_()
+
+    def digest(self) -> str:
+        """The BLAKE3 of all tensors, in order: equal states have equal ones."""
+        digest = blake3.blake3()
+        for tensor in self.flat.values():
+            digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def transformer_state(*, layers: int, width: int, vocabulary: int = _VOCABULARY) -> TorchState:
+    """A GPT-2-like model with separate projections, and its Adam moments after a step."""
+    torch.manual_seed(1)
+    model = _Transformer(layers, width, vocabulary)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+        optimizer.step()  # one parameter at a time: gradients of all of them would double the memory
+        parameter.grad = None
+    return _collect({"model": model, "optimizer": optimizer})
+
+
+def leaves_state(count: int, *, floats: int = 256) -> TorchState:
+    """That many tensors of 1 KB each, as separate allocations."""
+    torch.manual_seed(2)
+    return _collect({"model": Leaves({f"block{i // 100}.leaf{i % 100}": torch.randn(floats) for i in range(count)})})
+
+
+def huge_state(size_bytes: int, *, tensor_bytes: int) -> TorchState:
+    """Tensors of one size that together have the size asked for. Cheap to make: each is one random row, repeated."""
+    torch.manual_seed(3)
+    row = torch.randn(1 << 18)
+    rows = max(1, tensor_bytes // row.nbytes)
+    tensors = {f"tensor{i}": row.repeat(rows).add_(i) for i in range(max(1, size_bytes // (rows * row.nbytes)))}
+    return _collect({"model": Leaves(tensors)})
+
+
+class _Block(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm_1 = torch.nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (torch.nn.Linear(width, width) for _ in range(4))
+        self.norm_2 = torch.nn.LayerNorm(width)
+        self.up = torch.nn.Linear(width, 4 * width)
+        self.down = torch.nn.Linear(4 * width, width)
+
+
+class _Transformer(torch.nn.Module):
+    def __init__(self, layers: int, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(vocabulary, width)
+        self.positions = torch.nn.Embedding(_POSITIONS, width)
+        self.blocks = torch.nn.ModuleList(_Block(width) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(width)
+
+
+def _collect(objects: dict[str, Any]) -> TorchState:
+    nested = {name: value.state_dict() for name, value in objects.items()}
+    flat: dict[str, torch.Tensor] = {}
+    _flatten("", nested, flat)
+    return TorchState(objects, nested, flat)
+
+
+def _flatten(prefix: str, value: object, out: dict[str, torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        out[prefix] = value.detach()
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(f"{prefix}.{key}" if prefix else str(key), item, out)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _flatten(f"{prefix}.{index}", item, out)

@@ -1,0 +1,84 @@
+"""holdfast: checkpoint/restart for long-running trainings and HPC jobs.
+
+    ckpt = holdfast.Checkpointer("runs/mnist", {"model": model, "optimizer": optimizer})
+    ckpt.restore()
+    ...
+    ckpt.save(step=step)
+
+Importing it is light: what a name needs is imported when the name is used first.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.version import __version__
+
+if TYPE_CHECKING:
+    from holdfast.checkpointer import Checkpointer, PendingCheckpoint, Restored, load
+    from holdfast.core.errors import (
+        FencedError,
+        FormatError,
+        FormatVersionError,
+        HoldfastError,
+        IntegrityError,
+        NoCheckpointError,
+        NoSpaceError,
+        RestoreError,
+        RunBusyError,
+        RunError,
+        SaveFailedError,
+        StateError,
+        StateMismatchError,
+        StorageError,
+        UsageError,
+    )
+    from holdfast.format.registry import Record, register
+    from holdfast.policy.keep import KEEP_ALL, Keep, keep
+
+_HOMES = {
+    **dict.fromkeys(["Checkpointer", "PendingCheckpoint", "Restored", "load"], "holdfast.checkpointer"),
+    **dict.fromkeys(["keep", "Keep", "KEEP_ALL"], "holdfast.policy.keep"),
+    **dict.fromkeys(["register", "Record"], "holdfast.format.registry"),
+}
+
+__all__ = [
+    "Checkpointer",
+    "load",
+    "keep",
+    "KEEP_ALL",
+    "register",
+    "PendingCheckpoint",
+    "Restored",
+    "Keep",
+    "Record",
+    "HoldfastError",
+    "UsageError",
+    "StateError",
+    "StateMismatchError",
+    "FormatError",
+    "FormatVersionError",
+    "IntegrityError",
+    "NoCheckpointError",
+    "RestoreError",
+    "SaveFailedError",
+    "RunError",
+    "RunBusyError",
+    "FencedError",
+    "StorageError",
+    "NoSpaceError",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Every other public name is an error.
+    home = _HOMES.get(name, "holdfast.core.errors" if name in __all__ else None)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

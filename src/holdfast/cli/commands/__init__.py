@@ -1,0 +1,1 @@
+"""One module for each command: its SUMMARY and EXAMPLES, `add_arguments(parser)`, and `run(arguments, out)`."""

@@ -1,0 +1,71 @@
+"""`holdfast cp`: copy a checkpoint or a run, verified at both ends."""
+
+import argparse
+
+from holdfast.cli.exit_codes import OK
+from holdfast.cli.output import Output
+from holdfast.cli.progress import progress_bar
+from holdfast.cli.reading import source_of
+from holdfast.cli.runs import Run, parse_place, pick
+from holdfast.cli.words import count, size
+from holdfast.core.clock import SystemClock
+from holdfast.core.errors import NoCheckpointError
+from holdfast.engine.transfer import copy_checkpoints, copy_journal
+from holdfast.policy.lineage import in_order
+from holdfast.storage.posix import PosixStore
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = """\
+Copy one checkpoint (RUN:WHICH) or a whole run (RUN) to the directory DST. Files stay the same byte for byte; each is
+compared with its digests while it is read and once more when it is read back from DST. DST is a new directory, or an
+earlier copy of the same run: what is there is skipped, and nothing is ever overwritten. An interrupted copy is finished
+by the same command. Damaged and quarantined checkpoints are left out of a whole run."""
+EXAMPLES = (
+    "holdfast cp runs/mnist /archive/mnist",
+    "holdfast cp runs/mnist:best /archive/mnist --by val_loss",
+    "holdfast cp runs/mnist:1200 /scratch/from-1200    # go on from step 1200 there",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("source", metavar="RUN[:WHICH]", help="a run, or one checkpoint of it")
+    parser.add_argument("target", metavar="DST", help="the directory of the copy")
+    parser.add_argument("--by", metavar="METRIC", help="the metric for `best`")
+    parser.add_argument("--mode", choices=("min", "max"), default="min", help="whether small or large is best")
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Copy and say what was copied."""
+    place = parse_place(arguments.source)
+    with Run(place.run) as opened:
+        checkpoints = opened.catalog().checkpoints
+        if place.which is None:
+            wanted = [c for c in in_order(checkpoints) if not c.quarantined]
+        else:
+            wanted = [pick(checkpoints, place.which, by=arguments.by, mode=arguments.mode, where=place.run)]
+        if not wanted:
+            raise NoCheckpointError(f"{place.run} has no checkpoint to copy", hint=f"holdfast ls {place.run}")
+        target = PosixStore(arguments.target, create=True)
+        try:
+            # Each byte is handled twice: copied, and read back.
+            with progress_bar("copying", 2 * sum(c.size_bytes for c in wanted), quiet=out.json) as progress:
+                done = copy_checkpoints(source_of(opened, progress), target, wanted, SystemClock())
+            if place.which is None:
+                copy_journal(opened.store, target)
+        finally:
+            target.close()
+    left = [c.id for c in checkpoints if c.quarantined] if place.which is None else []
+    if out.json:
+        out.document({"source": place.run, "target": arguments.target, **done._asdict(), "quarantined": left})
+        return OK
+    there = f"; {len(done.already_there)} were there already" if done.already_there else ""
+    out.line(
+        f"{arguments.target}: {count(len(done.copied), 'checkpoint')} copied, {size(done.size_bytes)}, verified{there}"
+    )
+    for name in done.gone:
+        out.remark(f"{name} was removed from the source meanwhile")
+    for name in left:
+        out.remark(f"{name} is quarantined and was not copied")
+    return OK

@@ -1,0 +1,147 @@
+"""`holdfast diff`: what differs between two checkpoints, and by how much."""
+
+import argparse
+
+from holdfast.cli.exit_codes import NO, OK
+from holdfast.cli.output import Output
+from holdfast.cli.progress import progress_bar
+from holdfast.cli.reading import source_of
+from holdfast.cli.runs import Place, Run, parse_place
+from holdfast.cli.table import Cell, Column, Style
+from holdfast.cli.words import amount, count
+from holdfast.core.errors import UsageError
+from holdfast.core.values import Checkpoint
+from holdfast.engine.difference import ArrayChange, Difference, ValueChange, compare
+from holdfast.format.paths import RANDOM_ROOT
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = """\
+Which arrays and values differ between two checkpoints, and by how much: elements that changed in any bit, the largest
+absolute and relative difference, and the norm of the difference. Arrays are compared one after the other, so memory
+stays bounded. Exit status 0 where they are equal, 1 where they differ."""
+EXAMPLES = (
+    "holdfast diff runs/mnist 1000 2000",
+    "holdfast diff runs/a:latest runs/b:latest      # of two runs",
+    "holdfast diff runs/mnist 1000 latest --only model",
+)
+_STYLES = {"added": Style.GREEN, "removed": Style.RED, "changed": Style.PLAIN}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("places", metavar="RUN A B | RUN1:A RUN2:B", nargs="+", help="a run and two of its checkpoints")
+    parser.add_argument("--only", metavar="PATH", help="only this part of the tree, for example model")
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=40, help="show at most N lines of each kind (default: 40)"
+    )
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Compare and print."""
+    before, after = _places(arguments.places)
+    with Run(before.run) as old_run, Run(after.run) as new_run:
+        old, new = old_run.choose(before.which or "latest"), new_run.choose(after.which or "latest")
+        with progress_bar("comparing", old.size_bytes + new.size_bytes, quiet=out.json) as progress:
+            old_source, new_source = source_of(old_run, progress), source_of(new_run, progress)
+            found = compare(old_source, old.id, new_source, new.id, only=arguments.only)
+    if out.json:
+        out.document(_document(before, old, after, new, found))
+    else:
+        _print(old, new, found, arguments.limit, out)
+    return OK if found.is_empty else NO
+
+
+def _places(given: list[str]) -> tuple[Place, Place]:
+    if len(given) == 3:
+        run = parse_place(given[0]).run
+        return Place(run, given[1]), Place(run, given[2])
+    if len(given) == 2:
+        return parse_place(given[0]), parse_place(given[1])
+    raise UsageError(f"{len(given)} arguments", hint="holdfast diff RUN A B, or holdfast diff RUN1:A RUN2:B")
+
+
+def _print(old: Checkpoint, new: Checkpoint, found: Difference, limit: int, out: Output) -> None:
+    out.line(f"- {old.id}")
+    out.line(f"+ {new.id}")
+    if found.arrays:
+        out.line()
+        columns = [
+            Column("array", shrink=True),
+            Column("type", drop=4),
+            Column("changed", right=True),
+            Column("max abs", right=True),
+            Column("max rel", right=True, drop=2),
+            Column("norm", right=True),
+            Column("of", right=True, drop=3),
+            Column("", shrink=True),
+        ]
+        out.table(columns, [_array_row(change) for change in found.arrays[:limit]])
+        _more(len(found.arrays) - limit, "arrays", out)
+    random = [change for change in found.values if change.path.startswith(RANDOM_ROOT)]
+    values = [change for change in found.values if not change.path.startswith(RANDOM_ROOT)]
+    if values:
+        out.line()
+        columns = [
+            Column("value", shrink=True),
+            Column(""),
+            Column("before", shrink=True),
+            Column("after", shrink=True),
+        ]
+        out.table(columns, [_value_row(change) for change in values[:limit]])
+        _more(len(values) - limit, "values", out)
+    out.line()
+    if random:
+        out.line(f"random state differs: {', '.join(change.path.removeprefix(RANDOM_ROOT + '.') for change in random)}")
+    _summarise(found, len(values), out)
+
+
+def _array_row(change: ArrayChange) -> list[Cell | str]:
+    name = Cell(change.name, _STYLES.get(change.what, Style.YELLOW))
+    if change.what != "changed":
+        text = {"added": f"added: {change.after}", "removed": f"removed: {change.before}"}
+        other = text.get(change.what, f"{change.what}: {change.before} → {change.after}")
+        return [name, "", "", "", "", "", "", Cell(other, name.style)]
+    changed = f"{amount(change.changed)}/{amount(change.elements)}" if change.changed else "yes"
+    if change.numbers is None:
+        return [name, change.after, changed, "", "", "", "", ""]
+    n = change.numbers
+    nans = f"NaN: {n.nans_before} → {n.nans_after}" if n.nans_before or n.nans_after else ""
+    figures = [f"{figure:.3g}" for figure in (n.max_abs, n.max_rel, n.norm, n.norm_before)]
+    return [name, change.after, changed, *figures, Cell(nans, Style.RED)]
+
+
+def _value_row(change: ValueChange) -> list[Cell | str]:
+    style = _STYLES[change.what]
+    what = "" if change.what == "changed" else change.what
+    return [Cell(change.path, style), Cell(what, style), change.before, change.after]
+
+
+def _more(count_left: int, what: str, out: Output) -> None:
+    if count_left > 0:
+        out.line(f"… and {count_left} more {what} (--limit)", Style.DIM)
+
+
+def _summarise(found: Difference, values: int, out: Output) -> None:
+    if found.is_empty:
+        equal = f"{count(found.equal_arrays, 'array')}, {count(found.equal_values, 'value')}"
+        out.line(f"equal, bit for bit: {equal}", Style.GREEN)
+        return
+    differing = f"{count(len(found.arrays), 'array')} and {count(values, 'value')} differ"
+    out.line(f"{differing}; {found.equal_arrays:,} and {found.equal_values:,} are equal", Style.BOLD)
+
+
+def _document(before: Place, old: Checkpoint, after: Place, new: Checkpoint, found: Difference) -> dict[str, object]:
+    arrays = [
+        {**change._asdict(), "numbers": None if change.numbers is None else change.numbers._asdict()}
+        for change in found.arrays
+    ]
+    return {
+        "equal": found.is_empty,
+        "before": {"run": before.run, "id": old.id},
+        "after": {"run": after.run, "id": new.id},
+        "arrays": arrays,
+        "values": [change._asdict() for change in found.values],
+        "equal_arrays": found.equal_arrays,
+        "equal_values": found.equal_values,
+    }

@@ -1,0 +1,74 @@
+"""`holdfast doctor`: test what the storage can do, and say what to change."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from itertools import chain
+
+from holdfast.cli.exit_codes import NO, OK
+from holdfast.cli.output import Output
+from holdfast.cli.progress import progress_bar
+from holdfast.cli.runs import Run
+from holdfast.cli.table import Style
+from holdfast.cli.words import count, parse_bytes
+from holdfast.core.clock import SystemClock
+from holdfast.core.names import MARKER_NAME
+from holdfast.engine import doctor
+from holdfast.engine.checkup import examine_run
+from holdfast.engine.doctor import Finding, examine_directory
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = """\
+Test what the storage under a run, or under a directory that is to hold runs, can do: direct I/O, fsync, rename, locks
+between processes, space, speed. Of a run, also look for what crashes left behind. The tests write into a directory of
+their own and remove it. Exit status 1 where something fails; warnings do not count, unless --strict."""
+EXAMPLES = (
+    "holdfast doctor runs/mnist",
+    "holdfast doctor /scratch --speed 1G            # before the first run",
+    "holdfast doctor runs/mnist --speed 0 --strict  # in a job script",
+)
+_STYLES = {doctor.OK: Style.GREEN, doctor.WARN: Style.YELLOW, doctor.FAIL: Style.RED}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("path", metavar="RUN|DIR", nargs="?", default=".", help="a run, or any directory (default: .)")
+    parser.add_argument("--speed", metavar="SIZE", default="256M", help="how much to write for the speed test (256M)")
+    parser.add_argument("--strict", action="store_true", help="warnings count as failures")
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Examine and report."""
+    speed_bytes = parse_bytes(arguments.speed)
+    findings: list[Finding] = []
+    with progress_bar("testing", 2 * speed_bytes, quiet=out.json) as progress:
+        storage = examine_directory(arguments.path, SystemClock(), speed_bytes=speed_bytes, progress=progress)
+        for finding in chain(storage, _examine_run(arguments.path)):
+            findings.append(finding)
+            if not out.json:
+                _report(finding, out)
+    failed = sum(finding.status == doctor.FAIL for finding in findings)
+    warned = sum(finding.status == doctor.WARN for finding in findings)
+    healthy = not failed and not (arguments.strict and warned)
+    if out.json:
+        out.document({"path": arguments.path, "healthy": healthy, "findings": [f._asdict() for f in findings]})
+    else:
+        out.line()
+        verdict = f"{count(failed, 'failure')}, {count(warned, 'warning')}" if failed or warned else "all is well"
+        out.line(verdict, Style.RED if failed else Style.YELLOW if warned else Style.GREEN)
+    return OK if healthy else NO
+
+
+def _examine_run(path: str) -> Iterator[Finding]:
+    if os.path.lexists(os.path.join(path, MARKER_NAME)):
+        with Run(path) as opened:
+            yield from examine_run(opened.store, opened.run_id)
+
+
+def _report(finding: Finding, out: Output) -> None:
+    out.pieces(
+        (f"{finding.status:<4}", _STYLES[finding.status]), (f"  {finding.what:<12} {finding.found}", Style.PLAIN)
+    )
+    if finding.advice:
+        out.line(f"      {'':<12} {finding.advice}", Style.DIM)

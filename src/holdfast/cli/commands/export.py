@@ -1,0 +1,51 @@
+"""`holdfast export`: a checkpoint in a file that other programs read."""
+
+import argparse
+
+from holdfast.cli.exit_codes import OK
+from holdfast.cli.output import Output
+from holdfast.cli.parser import add_choice, add_run
+from holdfast.cli.progress import progress_bar
+from holdfast.cli.reading import source_of
+from holdfast.cli.runs import Run
+from holdfast.cli.words import count, size
+from holdfast.engine.exchange import export_checkpoint, suffix_of
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = """\
+Write a checkpoint, or a part of it, as a new file: .safetensors and .npz hold the arrays, .pt (needs torch) also the
+values around them, as `torch.load(weights_only=True)` takes them. With --only the names begin after that path. Types
+that numpy does not know (bfloat16, float8) stand in an .npz as their bits. Every byte is verified on the way."""
+EXAMPLES = (
+    "holdfast export runs/mnist latest --only model --to model.safetensors",
+    "holdfast export runs/mnist best --by val_loss --to best.pt",
+    "holdfast export runs/mnist 1200 --to step1200.npz",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_run(parser)
+    add_choice(parser, default="latest")
+    parser.add_argument("--to", metavar="FILE", required=True, help="the new file, ending in .safetensors, .pt or .npz")
+    parser.add_argument("--only", metavar="PATH", help="only this part of the tree, for example model")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Export and say what was written."""
+    suffix_of(arguments.to)
+    with Run(arguments.run) as opened:
+        checkpoint = opened.choose(arguments.which, by=arguments.by, mode=arguments.mode)
+        with progress_bar("exporting", checkpoint.size_bytes, quiet=out.json) as progress:
+            source = source_of(opened, progress)
+            done = export_checkpoint(source, checkpoint.id, arguments.to, only=arguments.only, replace=arguments.force)
+    if out.json:
+        out.document({"run": arguments.run, "id": checkpoint.id, **done._asdict()})
+        return OK
+    out.line(f"{done.path}: {count(done.arrays, 'array')}, {size(done.size_bytes)}, of step {checkpoint.step}")
+    if done.left_out:
+        some = ", ".join(done.left_out[:5]) + (", …" if len(done.left_out) > 5 else "")
+        out.remark(f"{count(len(done.left_out), 'value')} left out, which the format cannot hold: {some}")
+    return OK

@@ -1,0 +1,42 @@
+"""`holdfast pin`: keep a checkpoint whatever retention says."""
+
+import argparse
+
+from holdfast.cli.exit_codes import OK
+from holdfast.cli.output import Output
+from holdfast.cli.parser import add_choice, add_run
+from holdfast.cli.runs import Run
+from holdfast.core.clock import SystemClock
+from holdfast.engine.documents import check_note
+from holdfast.engine.marks import PINNED, clear_mark, set_mark
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "Keep a checkpoint, whatever retention says, until it is unpinned or removed by hand."
+EXAMPLES = (
+    "holdfast pin runs/mnist 1200",
+    "holdfast pin runs/mnist best --by val_loss --note 'figure 3 of the paper'",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_run(parser)
+    add_choice(parser)
+    parser.add_argument("--note", metavar="TEXT", default="", help="why")
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Set the mark."""
+    note = check_note(arguments.note)
+    with Run(arguments.run, writable=True) as opened:
+        checkpoint = opened.choose(arguments.which, by=arguments.by, mode=arguments.mode)
+        if checkpoint.pinned and note:
+            clear_mark(opened.store, checkpoint.id, PINNED)  # a mark is never changed; a new note is a new mark
+        set_mark(opened.store, checkpoint.id, PINNED, reason=note or "holdfast pin", clock=SystemClock())
+    if out.json:
+        out.document({"run": arguments.run, "id": checkpoint.id, "pinned": True, "note": note})
+    else:
+        already = " already" if checkpoint.pinned and not note else ""
+        out.line(f"step {checkpoint.step} is pinned{already}: {checkpoint.id}")
+    return OK

@@ -1,0 +1,154 @@
+"""`holdfast prune`: remove what is not to be kept, with the reason for each."""
+
+import argparse
+from collections.abc import Sequence
+
+from holdfast.cli.exit_codes import NO, OK
+from holdfast.cli.output import Output
+from holdfast.cli.parser import add_run, add_yes
+from holdfast.cli.runs import Run
+from holdfast.cli.table import Cell, Column, Style
+from holdfast.cli.words import count, parse_bytes, size
+from holdfast.core.clock import SystemClock
+from holdfast.core.errors import UsageError
+from holdfast.core.names import parse_checkpoint_id
+from holdfast.core.values import Checkpoint
+from holdfast.engine.attempts import latest_holder
+from holdfast.engine.catalog import Catalog
+from holdfast.engine.commit import remove_garbage
+from holdfast.engine.journal import Journal
+from holdfast.engine.pruning import Pruned, plan_prune, remove_planned
+from holdfast.policy.keep import KEEP_ALL, Keep, Verdict, keep
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = """\
+Remove the checkpoints that no rule keeps, and say for each one why it stays or goes. Rules add up. Pinned checkpoints,
+the newest and the last verified one always stay; so do quarantined ones and the newest of each abandoned branch, unless
+--quarantined or --abandoned is given."""
+EXAMPLES = (
+    "holdfast prune runs/mnist --keep-last 3 --dry-run",
+    "holdfast prune runs/mnist --keep-last 3 --keep-best 2 --by val_loss --yes",
+    "holdfast prune runs/mnist --max-size 50G",
+    "holdfast prune runs/mnist --garbage            # only what crashes left behind",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_run(parser)
+    parser.add_argument("--keep-last", metavar="N", type=int, help="keep the newest N")
+    parser.add_argument("--keep-best", metavar="N", type=int, help="keep the best N by a metric")
+    parser.add_argument("--by", metavar="METRIC", help="the metric for --keep-best")
+    parser.add_argument("--mode", choices=("min", "max"), default="min", help="whether small or large is best")
+    parser.add_argument("--keep-every-steps", metavar="N", type=int, help="keep the first at or after each N steps")
+    parser.add_argument("--keep-every-epochs", metavar="N", type=int, help="keep the first of every N epochs")
+    parser.add_argument("--keep-days", metavar="DAYS", type=float, help="keep what is younger")
+    parser.add_argument("--max-size", metavar="SIZE", help="then give up the oldest until the rest fits, e.g. 50G")
+    parser.add_argument("--abandoned", action="store_true", help="remove all that a rollback left behind")
+    parser.add_argument("--quarantined", action="store_true", help="remove quarantined ones")
+    parser.add_argument("--garbage", action="store_true", help="remove what crashes left behind")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    add_yes(parser)
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Decide, explain, ask, remove."""
+    rule = _rule(arguments)
+    with Run(arguments.run, writable=not arguments.dry_run) as opened:
+        catalog = opened.catalog()
+        verdicts = plan_prune(catalog, rule, SystemClock(), drop_abandoned=arguments.abandoned)
+        if arguments.quarantined:
+            verdicts = [_without_quarantine(verdict, catalog) for verdict in verdicts]
+        garbage = _removable_garbage(opened, catalog) if arguments.garbage else []
+        doomed = [verdict.id for verdict in verdicts if not verdict.keep]
+        if not out.json:
+            _explain(catalog, verdicts, garbage, out)
+        if arguments.dry_run or not (doomed or garbage):
+            done = Pruned([], 0)
+        elif out.confirm(f"remove {count(len(doomed), 'checkpoint')}?" if doomed else "remove it?", yes=arguments.yes):
+            done = remove_planned(opened.store, opened.run_id, catalog, verdicts, attempt=None)
+            _remove_garbage(opened, garbage)
+            if done.removed:
+                Journal(opened.store, SystemClock(), 0).record("pruned", by="holdfast prune", removed=done.removed)
+        else:
+            return NO
+    if out.json:
+        out.document(_document(arguments, verdicts, garbage, done))
+    elif not arguments.dry_run:
+        freed = f", {size(done.freed_bytes)} freed" if done.removed else ""
+        out.line(f"{count(len(done.removed), 'checkpoint')} removed{freed}", Style.BOLD)
+    return OK if arguments.dry_run or len(done.removed) == len(doomed) else NO
+
+
+def _rule(arguments: argparse.Namespace) -> Keep:
+    rules = {
+        "last": arguments.keep_last,
+        "best": arguments.keep_best,
+        "by": arguments.by,
+        "every_steps": arguments.keep_every_steps,
+        "every_epochs": arguments.keep_every_epochs,
+        "for_days": arguments.keep_days,
+        "max_bytes": None if arguments.max_size is None else parse_bytes(arguments.max_size),
+    }
+    if any(value is not None for value in rules.values()):
+        return keep(**rules, mode=arguments.mode)
+    if arguments.abandoned or arguments.quarantined or arguments.garbage:
+        return KEEP_ALL
+    raise UsageError("prune: nothing says what to keep", hint="for example --keep-last 3; --dry-run only shows")
+
+
+def _without_quarantine(verdict: Verdict, catalog: Catalog) -> Verdict:
+    checkpoint = next(c for c in catalog.checkpoints if c.id == verdict.id)
+    if not checkpoint.quarantined or checkpoint.pinned:
+        return verdict
+    return Verdict(verdict.id, keep=False, reason=f"quarantined: {checkpoint.quarantined}")
+
+
+def _removable_garbage(opened: Run, catalog: Catalog) -> list[str]:
+    """Directories without a manifest that no live writer can be about to finish."""
+    holder = latest_holder(opened.store)
+    if holder is None:
+        return list(catalog.garbage)
+    busy = holder.attempt if holder.alive else holder.attempt + 1
+    parsed = [(name, parse_checkpoint_id(name)) for name in catalog.garbage]
+    return [name for name, found in parsed if found is not None and found.attempt < busy]
+
+
+def _remove_garbage(opened: Run, garbage: Sequence[str]) -> None:
+    holder = latest_holder(opened.store)
+    for name in garbage:
+        # With the number of the newest attempt: if another one begins meanwhile, this stops.
+        remove_garbage(opened.store, name, attempt=holder.attempt if holder is not None else 0)
+
+
+def _explain(catalog: Catalog, verdicts: Sequence[Verdict], garbage: Sequence[str], out: Output) -> None:
+    by_id = {checkpoint.id: checkpoint for checkpoint in catalog.checkpoints}
+    columns = [Column(""), Column("step", right=True), Column("size", right=True), Column("why", shrink=True)]
+    rows = [_row(verdict, by_id[verdict.id]) for verdict in verdicts]
+    rows += [[Cell("remove", Style.RED), name.partition("-")[0].lstrip("0"), "", "unfinished"] for name in garbage]
+    if rows:
+        out.table(columns, rows)
+        out.line()
+    doomed = [by_id[verdict.id] for verdict in verdicts if not verdict.keep]
+    kept = len(verdicts) - len(doomed)
+    total = size(sum(c.size_bytes for c in doomed))
+    out.line(f"keep {kept}, remove {len(doomed)} ({total})" + (f" and {len(garbage)} unfinished" if garbage else ""))
+
+
+def _row(verdict: Verdict, checkpoint: Checkpoint) -> list[Cell | str]:
+    what = Cell("keep", Style.GREEN) if verdict.keep else Cell("remove", Style.RED)
+    return [what, str(checkpoint.step), size(checkpoint.size_bytes), verdict.reason]
+
+
+def _document(
+    arguments: argparse.Namespace, verdicts: Sequence[Verdict], garbage: Sequence[str], done: Pruned
+) -> dict[str, object]:
+    return {
+        "run": arguments.run,
+        "dry_run": arguments.dry_run,
+        "verdicts": [verdict._asdict() for verdict in verdicts],
+        "garbage": list(garbage),
+        "removed": done.removed,
+        "freed_bytes": done.freed_bytes,
+    }

@@ -1,0 +1,144 @@
+"""`holdfast verify`: read every byte and compare it with its digest."""
+
+import argparse
+from collections.abc import Sequence
+
+from holdfast.cli.exit_codes import NO, OK
+from holdfast.cli.output import Output
+from holdfast.cli.parser import add_choice, add_run
+from holdfast.cli.progress import progress_bar
+from holdfast.cli.reading import source_of
+from holdfast.cli.runs import Run, pick
+from holdfast.cli.table import Style
+from holdfast.cli.words import count, size
+from holdfast.core.clock import SystemClock
+from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError
+from holdfast.core.values import Checkpoint
+from holdfast.engine.marks import QUARANTINED, VERIFIED, clear_mark, set_mark
+from holdfast.engine.verify import Verification, verify_checkpoint
+from holdfast.policy.lineage import in_order
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = """\
+Read every byte of a checkpoint and compare it with its digest. What is intact is marked as verified; what is damaged is
+named exactly: file, chunk, and the arrays that have bytes in it. Exit status 1 where anything is damaged."""
+EXAMPLES = (
+    "holdfast verify runs/mnist                     # the latest",
+    "holdfast verify runs/mnist 1200",
+    "holdfast verify runs/mnist --all --quarantine  # no restore will touch damaged ones",
+)
+_NAMES_SHOWN = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_run(parser)
+    add_choice(parser, default="latest")
+    parser.add_argument("--all", action="store_true", help="all checkpoints, quarantined ones too")
+    parser.add_argument("--quarantine", action="store_true", help="mark damaged ones, so that no restore uses them")
+    parser.add_argument("--release", action="store_true", help="take the mark off quarantined ones that are intact")
+
+
+def run(arguments: argparse.Namespace, out: Output) -> int:
+    """Verify, mark, report."""
+    with _open(arguments) as opened:
+        checkpoints = opened.catalog().checkpoints
+        if arguments.all:
+            wanted = in_order(checkpoints)
+        else:
+            wanted = [pick(checkpoints, arguments.which, by=arguments.by, mode=arguments.mode, where=arguments.run)]
+        if not wanted:
+            raise NoCheckpointError(f"{arguments.run} has no checkpoints yet", hint="save one first")
+        found = _verify(opened, wanted, out)
+        marked = _mark(opened, found, arguments, out)
+    if out.json:
+        out.document({"run": arguments.run, "checkpoints": [_document(one, marked) for one in found]})
+    else:
+        _summarise(found, out)
+    return OK if all(one.is_intact for one in found) else NO
+
+
+def _open(arguments: argparse.Namespace) -> Run:
+    try:
+        return Run(arguments.run, writable=True)
+    except RunError:
+        # Somebody else's run: it can be read, and not marked.
+        if arguments.quarantine or arguments.release:
+            raise
+        return Run(arguments.run)
+
+
+def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Verification]:
+    total_bytes = sum(checkpoint.size_bytes for checkpoint in wanted)
+    found: list[Verification] = []
+    with progress_bar("verifying", total_bytes, quiet=out.json) as progress:
+        source = source_of(opened, progress)
+        for checkpoint in wanted:
+            try:
+                one = verify_checkpoint(source, checkpoint)
+            except NoCheckpointError as error:
+                if len(wanted) == 1:
+                    raise
+                out.remark(error.message)
+                continue
+            found.append(one)
+            if not out.json:
+                _report(one, out)
+    return found
+
+
+def _report(one: Verification, out: Output) -> None:
+    verdict = ("intact ", Style.GREEN) if one.is_intact else ("DAMAGED", Style.RED)
+    about = f"  step {one.checkpoint.step}  {size(one.read_bytes or one.checkpoint.size_bytes)}  "
+    out.pieces(verdict, (about, Style.PLAIN), (one.checkpoint.id, Style.DIM))
+    for damage in one.damage:
+        out.line(f"         {damage}")
+        if damage.leaves:
+            more = f" and {len(damage.leaves) - _NAMES_SHOWN} more" if len(damage.leaves) > _NAMES_SHOWN else ""
+            out.line(f"         touches {', '.join(damage.leaves[:_NAMES_SHOWN])}{more}")
+    if one.is_intact and one.checkpoint.quarantined:
+        out.line(f"         quarantined all the same: {one.checkpoint.quarantined} (--release takes the mark off)")
+
+
+def _mark(opened: Run, found: Sequence[Verification], arguments: argparse.Namespace, out: Output) -> dict[str, str]:
+    """Which mark each checkpoint got. A mark that cannot be set does not spoil the answer."""
+    marked: dict[str, str] = {}
+    clock = SystemClock()
+    for one in found:
+        checkpoint = one.checkpoint
+        try:
+            if not one.is_intact and arguments.quarantine and not checkpoint.quarantined:
+                set_mark(opened.store, checkpoint.id, QUARANTINED, reason=one.reason, clock=clock)
+                marked[checkpoint.id] = QUARANTINED
+            elif one.is_intact and (arguments.release or not checkpoint.quarantined):
+                if checkpoint.quarantined:
+                    clear_mark(opened.store, checkpoint.id, QUARANTINED)
+                if not checkpoint.verified:
+                    set_mark(opened.store, checkpoint.id, VERIFIED, reason="holdfast verify", clock=clock)
+                marked[checkpoint.id] = VERIFIED
+        except HoldfastError as error:
+            out.remark(f"{checkpoint.id} cannot be marked: {error.message}")
+            break
+    return marked
+
+
+def _summarise(found: Sequence[Verification], out: Output) -> None:
+    damaged = [one for one in found if not one.is_intact]
+    read = size(sum(one.read_bytes for one in found))
+    if damaged:
+        out.line(f"{len(damaged)} of {count(len(found), 'checkpoint')} damaged; {read} read", Style.RED)
+    elif len(found) > 1:
+        out.line(f"all {count(len(found), 'checkpoint')} intact; {read} read", Style.GREEN)
+
+
+def _document(one: Verification, marked: dict[str, str]) -> dict[str, object]:
+    return {
+        "id": one.checkpoint.id,
+        "step": one.checkpoint.step,
+        "intact": one.is_intact,
+        "read_bytes": one.read_bytes,
+        "quarantined": one.checkpoint.quarantined,
+        "marked": marked.get(one.checkpoint.id),
+        "damage": [damage._asdict() for damage in one.damage],
+    }

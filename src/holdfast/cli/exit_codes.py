@@ -1,0 +1,59 @@
+"""What the command's exit status means: one table, and which error belongs to which line of it."""
+
+from holdfast.core.errors import (
+    FencedError,
+    FormatError,
+    NoCheckpointError,
+    RestoreError,
+    RunBusyError,
+    RunError,
+    StateError,
+    StateMismatchError,
+    StorageError,
+    UsageError,
+)
+
+__all__ = ["BROKEN_PIPE", "EXIT_CODES", "INTERRUPTED", "NO", "OK", "UNEXPECTED", "USAGE", "code_of"]
+
+OK = 0
+NO = 1
+USAGE = 2
+MISSING = 3
+DAMAGED = 4
+BUSY = 5
+STORAGE = 6
+UNEXPECTED = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES = {
+    OK: "done; or the answer is yes: intact, equal, no problems",
+    NO: "the answer is no: damaged, different, problems found, or not confirmed",
+    USAGE: "the command line makes no sense; nothing was changed",
+    MISSING: "there is no such run, checkpoint or file, or it is not one that may be used",
+    DAMAGED: "data that cannot be read for what it should be: damaged, of a newer format, or not convertible",
+    BUSY: "another process writes the run, or has taken it over",
+    STORAGE: "the storage failed: full, read-only, no permission, an error of the device",
+    UNEXPECTED: "a fault of holdfast itself; HOLDFAST_DEBUG=1 shows where",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    BROKEN_PIPE: "whoever read the output went away before its end",
+}
+
+# The first that fits: StorageError and RunError are both OSErrors, FormatError is a ValueError like UsageError.
+_OF_ERRORS: tuple[tuple[type[Exception], int], ...] = (
+    (UsageError, USAGE),
+    (NoCheckpointError, MISSING),
+    (RunError, MISSING),
+    (FormatError, DAMAGED),
+    (RestoreError, DAMAGED),
+    (StateError, DAMAGED),
+    (StateMismatchError, DAMAGED),
+    (RunBusyError, BUSY),
+    (FencedError, BUSY),
+    (StorageError, STORAGE),
+)
+
+
+def code_of(error: Exception) -> int:
+    """The exit status for an error of ours."""
+    return next((code for kind, code in _OF_ERRORS if isinstance(error, kind)), UNEXPECTED)

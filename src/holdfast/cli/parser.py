@@ -1,0 +1,52 @@
+"""The parser of one command's arguments, and the arguments that many commands share."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from holdfast.core.errors import UsageError
+
+__all__ = ["add_choice", "add_run", "add_yes", "make_parser"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises like every other bad input, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows how it is used")
+
+
+def make_parser(command: str, *, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser with the summary, the examples and `--json`."""
+    parser = _Parser(
+        prog=f"holdfast {command}",
+        description=summary,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # scripts that abbreviate would break when an option is added
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    return parser
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """RUN."""
+    parser.add_argument("run", metavar="RUN", help="the run's directory")
+
+
+def add_choice(parser: argparse.ArgumentParser, *, default: str | None = None, several: bool = False) -> None:
+    """WHICH, with the metric for `best`."""
+    about = "step, `latest`, `best`, id or its beginning" + (f" (default: {default})" if default else "")
+    if several:
+        parser.add_argument("which", metavar="WHICH", nargs="+", help=about)
+    elif default is not None:
+        parser.add_argument("which", metavar="WHICH", nargs="?", default=default, help=about)
+    else:
+        parser.add_argument("which", metavar="WHICH", help=about)
+    parser.add_argument("--by", metavar="METRIC", help="the metric for `best`")
+    parser.add_argument("--mode", choices=("min", "max"), default="min", help="whether small or large is best")
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """--yes."""
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask; needed where nobody can be asked")

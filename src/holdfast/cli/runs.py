@@ -1,0 +1,97 @@
+"""From what was typed to a run and a checkpoint of it. Light: `holdfast ls` starts with this."""
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from holdfast.core.errors import NoCheckpointError, UsageError
+from holdfast.core.names import MARKER_NAME, parse_checkpoint_id
+from holdfast.core.values import Checkpoint
+from holdfast.engine.catalog import Catalog, read_catalog
+from holdfast.engine.identity import identify
+from holdfast.policy.lineage import choose, live_line
+from holdfast.storage.posix import PosixStore
+
+__all__ = ["Place", "Run", "find_runs", "parse_place"]
+
+
+class Place(NamedTuple):
+    """A run, and perhaps a checkpoint of it."""
+
+    run: str
+    which: str | None
+
+
+class Run:
+    """An open run. Reading somebody else's is fine; `writable` takes one's own."""
+
+    def __init__(self, path: str, *, writable: bool = False) -> None:
+        self.path = path
+        self.store = PosixStore(path, readonly=not writable)
+        try:
+            self.run_id = identify(self.store)
+        except BaseException:
+            self.store.close()
+            raise
+
+    def catalog(self) -> Catalog:
+        """What it holds now."""
+        return read_catalog(self.store, self.run_id)
+
+    def choose(self, which: str, *, by: str | None = None, mode: str = "min") -> Checkpoint:
+        """The one checkpoint that is meant."""
+        return pick(self.catalog().checkpoints, which, by=by, mode=mode, where=self.path)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.store.close()
+
+
+def pick(
+    checkpoints: Sequence[Checkpoint], which: str, *, where: str, by: str | None = None, mode: str = "min"
+) -> Checkpoint:
+    """The checkpoint that is meant; errors name the run."""
+    try:
+        return choose(checkpoints, which, by=by, mode=mode)[0]
+    except NoCheckpointError as error:
+        # A person may want to look at a quarantined one by its step; only restoring must not take it.
+        named = [c for c in checkpoints if which.isdecimal() and c.step == int(which)]
+        live = live_line(checkpoints)
+        if named:
+            return ([c for c in named if c.id in live] or named)[-1]
+        raise NoCheckpointError(f"{where}: {error.message}", hint=error.hint.replace(" RUN", f" {where}")) from error
+
+
+def parse_place(text: str) -> Place:
+    """`RUN`, `RUN:WHICH`, or the directory of a checkpoint inside of its run."""
+    plain = text.rstrip("/") or text
+    parent, name = os.path.split(plain)
+    if parse_checkpoint_id(name) and os.path.isdir(plain):
+        return Place(parent or ".", name)
+    if os.path.exists(plain):
+        return Place(plain, None)
+    run, colon, which = plain.rpartition(":")
+    if colon and not run:
+        raise UsageError(f"{text!r} names no run", hint="give RUN or RUN:WHICH")
+    return Place(run, which) if colon and which and "/" not in which else Place(plain, None)
+
+
+def find_runs(directory: str, *, depth: int = 3) -> list[str]:
+    """The runs below the directory, sorted by path; runs are not looked into, links not followed."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            below = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+    for path in below:
+        if os.path.lexists(os.path.join(path, MARKER_NAME)):
+            found.append(path)
+        elif depth > 1 and not os.path.basename(path).startswith("."):
+            found += find_runs(path, depth=depth - 1)
+    return found

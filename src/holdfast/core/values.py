@@ -1,0 +1,39 @@
+"""Small values that travel between layers. Light on purpose: `holdfast ls` imports this and little else."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["Checkpoint", "CheckpointName"]
+
+CheckpointName = str
+"""The name of a checkpoint's directory, as `core.names.CheckpointId` spells it."""
+
+
+class Checkpoint(NamedTuple):
+    """One checkpoint as the catalogue knows it: the head of its manifest and its marks."""
+
+    id: CheckpointName
+    step: int
+    epoch: int | None
+    attempt: int
+    seq: int
+    """Counts the checkpoints of one attempt, from 1."""
+    parent: CheckpointName | None
+    """The one before it in the same training: saved or restored by the same attempt."""
+    origin: CheckpointName | None
+    """The one that its attempt was restored from; None for an attempt that started fresh."""
+    utc_s: float
+    """When it was saved; for people and `for_days`, never for ordering."""
+    size_bytes: int
+    leaves: int
+    world: int
+    metrics: Mapping[str, float]
+    note: str
+    tags: tuple[str, ...]
+    pickle: bool
+    """Holds pickled objects: loading it takes the opt-in."""
+    pinned: bool = False
+    verified: bool = False
+    """All its bytes were read back and matched their digests at least once."""
+    quarantined: str = ""
+    """Why it must not be used; empty for a good one."""

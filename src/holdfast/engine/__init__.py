@@ -1,0 +1,1 @@
+"""The work: capture, persist, commit, restore, prune."""

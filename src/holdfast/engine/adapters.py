@@ -1,0 +1,179 @@
+"""The program's own objects as places to load into: which can be, their memory, and replacing their contents."""
+
+import collections
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from holdfast.core.errors import UsageError
+from holdfast.format.arrays import Carrier
+from holdfast.format.carriers import Refused, array_kind, inspect_array
+from holdfast.format.dtypes import DtypeName
+from holdfast.format.encode import is_stateful
+from holdfast.format.frameworks import loaded
+from holdfast.format.generators import generator_kind
+from holdfast.format.paths import join, join_index
+
+__all__ = [
+    "TargetMemory",
+    "check_restorable",
+    "find_restorable",
+    "is_mutable",
+    "is_unshaped",
+    "loads_in_place",
+    "replace_contents",
+    "target_memory",
+]
+
+_CONTAINERS = (list, tuple, collections.deque)
+_MUTABLE = (list, set, bytearray, collections.deque, dict, collections.OrderedDict, collections.defaultdict)
+_WRAP = 'put it into a dict, which is filled in place: {"config": {"lr": lr}}'
+
+
+class TargetMemory(NamedTuple):
+    """The memory of an array that the program holds."""
+
+    dtype: DtypeName
+    carrier: Carrier
+    is_writable: bool
+    publish: Callable[[], object] | None
+    """Brings the contents of a buffer to where the array really is (an accelerator); None where it is there already."""
+
+
+def check_restorable(state: Mapping[str, object]) -> None:
+    """UsageError where something at the top of the state could be saved but never be restored in place."""
+    for name, value in state.items():
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"the state has the name {name!r}, expected text", hint='use names: {"model": model}')
+        reason = _why_not(value)
+        if reason:
+            raise UsageError(f"{name}: {reason}, so it could not be restored in place", hint=_WRAP)
+
+
+def target_memory(value: Any) -> TargetMemory | Refused:
+    """Where to put the bytes of an array that the program holds."""
+    kind = str(array_kind(value))
+    if kind == "tensor" and _needs_buffer(value):
+        host = loaded("torch").empty(value.shape, dtype=value.dtype)
+        found = inspect_array(host, kind)
+        if isinstance(found, Refused):
+            return found
+        publish = functools.partial(value.detach().copy_, host)
+        return TargetMemory(found.dtype, found.carrier, is_writable=True, publish=publish)
+    found = inspect_array(value, kind)
+    if isinstance(found, Refused):
+        return found
+    return TargetMemory(found.dtype, found.carrier, is_writable=found.carrier.flags.writeable, publish=None)
+
+
+def is_unshaped(value: object) -> bool:
+    """Whether it is a parameter of a lazy torch module that has no shape yet."""
+    torch = loaded("torch")
+    return torch is not None and isinstance(value, torch.Tensor) and bool(torch.nn.parameter.is_lazy(value))
+
+
+def is_mutable(value: object) -> bool:
+    """Whether the contents of the container can be replaced while it stays the same object."""
+    if type(value) in (*_MUTABLE, collections.Counter):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.dtype == object and value.flags.writeable
+    return _is_mutable_dataclass(value)
+
+
+def replace_contents(value: Any, made: Any) -> Any:
+    """Give the program's container the contents of a new one of its kind; returns the program's."""
+    if isinstance(value, dict):
+        value.clear()
+        for key, item in made.items():
+            value[key] = item
+        if type(value) is collections.OrderedDict:
+            vars(value).update(vars(made) if type(made) is collections.OrderedDict else {})
+    elif isinstance(value, list | bytearray):
+        value[:] = made
+    elif isinstance(value, set):
+        value.clear()
+        value.update(made)
+    elif isinstance(value, collections.deque):
+        value.clear()
+        value.extend(made)
+    elif isinstance(value, np.ndarray):
+        value[...] = made
+    else:
+        for field in dataclasses.fields(value):
+            object.__setattr__(value, field.name, getattr(made, field.name))
+    return value
+
+
+def find_restorable(value: Any, path: str, seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, str]]:
+    """(path, what it is) of all that is compared in the program's value: arrays, generators, objects with state."""
+    if id(value) in seen:
+        return
+    seen = seen | {id(value)}
+    kind = array_kind(value)
+    if kind is not None and not (kind == "array" and value.dtype == object):
+        yield path, kind if is_unshaped(value) else f"{value.dtype} {list(value.shape)}"
+    elif generator_kind(value, loaded("torch")) is not None:
+        yield path, "a random generator"
+    elif is_stateful(value):
+        yield from list(find_restorable(value.state_dict(), path, seen)) or [(path, type(value).__name__)]
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from find_restorable(item, join(path, key), seen)
+    elif isinstance(value, _CONTAINERS):
+        for index, item in enumerate(value):
+            yield from find_restorable(item, join_index(path, index), seen)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from find_restorable(getattr(value, field.name, None), join(path, field.name), seen)
+
+
+def loads_in_place(module: Any, saved_metadata: object, current: object) -> bool:
+    """Whether filling the tensors of a torch module's state_dict is all that its load_state_dict would do."""
+    torch = loaded("torch")
+    if torch is None or not isinstance(module, torch.nn.Module):
+        return False
+    # Versions say how older checkpoints are converted; the same version converts nothing.
+    if saved_metadata is None or getattr(current, "_metadata", None) != saved_metadata:
+        return False
+    return all(_is_stock(part, torch.nn.Module) for part in module.modules())
+
+
+def _is_stock(module: Any, base: Any) -> bool:
+    cls = type(module)
+    own = ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "_save_to_state_dict")
+    if any(getattr(cls, name) is not getattr(base, name) or name in vars(module) for name in own):
+        return False
+    # torch's own layers convert old versions there, and do nothing else.
+    loader = cls._load_from_state_dict
+    if loader is not base._load_from_state_dict and not loader.__module__.startswith("torch.nn.modules."):
+        return False
+    hooks = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+    return not any(getattr(module, name, None) for name in hooks)
+
+
+def _needs_buffer(tensor: Any) -> bool:
+    return tensor.device.type not in ("cpu", "meta") or tensor.is_conj() or tensor.is_neg()
+
+
+def _is_mutable_dataclass(value: object) -> bool:
+    if not dataclasses.is_dataclass(value) or isinstance(value, type | enum.Enum):
+        return False
+    return not value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def _why_not(value: object) -> str:
+    if is_stateful(value) or is_mutable(value) or generator_kind(value, loaded("torch")) is not None:
+        return ""
+    kind = array_kind(value)
+    if kind == "jax":
+        return "a JAX array cannot be changed"
+    if kind == "array" and isinstance(value, np.ndarray) and not value.flags.writeable:
+        return "the array is read-only"
+    if kind is not None:
+        return ""
+    return f"{type(value).__name__} cannot be changed in place"

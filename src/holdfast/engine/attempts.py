@@ -1,0 +1,110 @@
+"""Attempts: who writes a run now. One file each, made exclusively; the highest number is the writer (I11)."""
+
+import json
+import os
+import socket
+from typing import NamedTuple
+
+from holdfast.core.clock import Clock, utc_text
+from holdfast.core.errors import BlobExistsError, FencedError, HoldfastError, RunBusyError
+from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
+from holdfast.core.names import ATTEMPTS_DIR, attempt_key
+from holdfast.storage.store import Store
+
+__all__ = ["Holder", "begin_attempt", "check_fence", "latest_holder"]
+
+_LOCK_DEADLINE_S = 20.0
+# What schedulers call a job; nothing else of the environment is ever recorded.
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "_CONDOR_JOB_ID")
+
+
+class Holder(NamedTuple):
+    """Who made an attempt, as its file says."""
+
+    attempt: int
+    host: str
+    pid: int
+    job: str
+    since: str
+    alive: bool
+
+    def __str__(self) -> str:
+        job = f", job {self.job}" if self.job else ""
+        return f"attempt {self.attempt}: pid {self.pid} on {self.host}{job}, since {self.since}"
+
+
+def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
+    """The number of a new attempt, held by this process until it ends.
+
+    RunBusyError where a live writer holds the run, unless `takeover`; the older writer is fenced off from then on.
+    """
+    with store.exclusive(_LOCK_DEADLINE_S):
+        holder = latest_holder(store)
+        if holder is not None and holder.alive and not takeover:
+            raise RunBusyError(
+                f"{store.location} is being written by {holder}",
+                hint="wait for it or stop it; Checkpointer(..., takeover=True) takes the run away from it",
+            )
+        number = 1 if holder is None else holder.attempt + 1
+        try:
+            store.publish(attempt_key(number), _describe(number, clock))
+        except BlobExistsError as error:
+            # Only where the file system has no locks: two writers chose the same number, one of them made it.
+            raise RunBusyError(
+                f"{store.location}: another process began attempt {number} at the same moment", hint="try again"
+            ) from error
+        # Still under the lock: nobody may find the new attempt before it is held.
+        store.hold(attempt_key(number))
+    return number
+
+
+def check_fence(store: Store, attempt: int) -> None:
+    """FencedError once a newer attempt exists. To be called with the run's lock held, before committing or deleting."""
+    newest = max(_numbers(store), default=attempt)
+    if newest > attempt:
+        holder = _read_holder(store, newest)
+        raise FencedError(
+            f"{store.location}: attempt {attempt} may no longer write; the run belongs to {holder}",
+            hint="stop this process: whatever it saves from now on would be on an abandoned branch",
+        )
+
+
+def latest_holder(store: Store) -> Holder | None:
+    """Who wrote the run last, and whether that process still lives."""
+    newest = max(_numbers(store), default=None)
+    return None if newest is None else _read_holder(store, newest)
+
+
+def _numbers(store: Store) -> list[int]:
+    names = (entry.name.removesuffix(".json") for entry in store.list(ATTEMPTS_DIR))
+    return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 9]
+
+
+def _read_holder(store: Store, number: int) -> Holder:
+    key = attempt_key(number)
+    try:
+        fields = json.loads(store.read(key, MAX_SMALL_BLOB_BYTES))
+        known = (str(fields["host"]), int(fields["pid"]), str(fields["job"]), str(fields["since"]))
+    except (HoldfastError, ValueError, KeyError, TypeError, RecursionError):
+        known = ("an unknown host", 0, "", "an unknown time")
+    return Holder(number, *known, alive=store.is_held(key))
+
+
+def _describe(number: int, clock: Clock) -> bytes:
+    fields = {
+        "attempt": number,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "boot_id": _boot_id(),
+        "job": next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), ""),
+        "since": utc_text(clock.utc_s()),
+    }
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as source:
+            return source.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,88 @@
+"""The state of a run's own files: what crashes left behind, what cannot be read, what was never verified."""
+
+import json
+from collections.abc import Iterator
+
+from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MARKER_NAME, MARKS_DIR
+from holdfast.engine.attempts import latest_holder
+from holdfast.engine.catalog import Catalog, read_catalog
+from holdfast.engine.doctor import OK, WARN, Finding
+from holdfast.engine.marks import list_marks
+from holdfast.storage.store import Store
+
+__all__ = ["examine_run"]
+
+_JOURNAL_BYTES = 64 << 20
+_KNOWN = {MARKER_NAME, JOURNAL_NAME, ATTEMPTS_DIR, MARKS_DIR}
+
+
+def examine_run(store: Store, run_id: str) -> Iterator[Finding]:
+    """What a look at the run's files tells, without reading its data."""
+    catalog = read_catalog(store, run_id)
+    yield _writer(store)
+    yield _checkpoints(catalog)
+    yield _verified(catalog)
+    yield _garbage(store, catalog)
+    yield _strangers(store, catalog)
+    yield _journal(store)
+
+
+def _writer(store: Store) -> Finding:
+    holder = latest_holder(store)
+    if holder is None:
+        return Finding("writer", OK, "none yet")
+    return Finding("writer", OK, f"{'now' if holder.alive else 'none; the last was'} {holder}")
+
+
+def _checkpoints(catalog: Catalog) -> Finding:
+    bad = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.quarantined]
+    found = f"{len(catalog.checkpoints)}, {len(bad)} of them quarantined"
+    if not bad:
+        return Finding("checkpoints", OK, f"{len(catalog.checkpoints)}, none quarantined")
+    advice = f"step {bad[-1].step}: {bad[-1].quarantined}; `holdfast verify --all` says more, `holdfast rm` removes it"
+    return Finding("checkpoints", WARN, found, advice)
+
+
+def _verified(catalog: Catalog) -> Finding:
+    usable = [checkpoint for checkpoint in catalog.checkpoints if not checkpoint.quarantined]
+    count = sum(checkpoint.verified for checkpoint in usable)
+    if usable and not count:
+        return Finding("verified", WARN, f"none of {len(usable)}", "read them back once: holdfast verify --all")
+    return Finding("verified", OK, f"{count} of {len(usable)}")
+
+
+def _garbage(store: Store, catalog: Catalog) -> Finding:
+    holder = latest_holder(store)
+    if not catalog.garbage:
+        return Finding("leftovers", OK, "none")
+    if holder is not None and holder.alive:
+        return Finding("leftovers", OK, f"{len(catalog.garbage)} without a manifest; the writer may be at work there")
+    advice = "of a crash: the next save removes them, or holdfast prune --garbage"
+    return Finding("leftovers", WARN, f"{len(catalog.garbage)} directories without a manifest", advice)
+
+
+def _strangers(store: Store, catalog: Catalog) -> Finding:
+    known = {*_KNOWN, *catalog.garbage, *(checkpoint.id for checkpoint in catalog.checkpoints)}
+    strange = [entry.name for entry in store.list() if entry.name not in known]
+    gone = set().union(*list_marks(store).values()) - known
+    if strange:
+        return Finding("other files", WARN, ", ".join(strange[:3]), "holdfast did not make them and leaves them alone")
+    if gone:
+        return Finding("other files", OK, f"marks of {len(gone)} removed checkpoints, harmless")
+    return Finding("other files", OK, "none")
+
+
+def _journal(store: Store) -> Finding:
+    lines = [line for line in store.read_tail(JOURNAL_NAME, _JOURNAL_BYTES).split(b"\n") if line]
+    damaged = sum(not _is_event(line) for line in lines)
+    if damaged:
+        advice = "harmless: a crash tears the last line; the journal is for people and never trusted"
+        return Finding("journal", WARN if damaged > 1 else OK, f"{damaged} of {len(lines)} lines are damaged", advice)
+    return Finding("journal", OK, f"{len(lines)} events")
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

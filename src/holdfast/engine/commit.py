@@ -1,0 +1,53 @@
+"""Commit: the one place where a checkpoint comes to exist (I1), and the one where it ceases to."""
+
+from collections.abc import Mapping
+
+from holdfast.core.names import MANIFEST_NAME
+from holdfast.engine.attempts import check_fence
+from holdfast.engine.marks import clear_marks
+from holdfast.storage.store import Store
+
+__all__ = ["abandon", "commit", "remove_checkpoint", "remove_garbage"]
+
+LOCK_DEADLINE_S = 60.0
+
+
+def commit(store: Store, checkpoint_id: str, manifest: bytes, *, attempt: int) -> None:
+    """Publish the manifest of a checkpoint whose shards are durable (I2). When this returns, it is, too (I5)."""
+    with store.exclusive(LOCK_DEADLINE_S):
+        # I11: a newer attempt begins under the same lock, so none can start between this check and the rename.
+        check_fence(store, attempt)
+        store.publish(f"{checkpoint_id}/{MANIFEST_NAME}", manifest)
+
+
+def abandon(store: Store, checkpoint_id: str) -> None:
+    """Forget a checkpoint that was not acknowledged."""
+    # The manifest may be there all the same, if its rename worked and the fsync after it did not: it goes first (I2).
+    store.remove(f"{checkpoint_id}/{MANIFEST_NAME}")
+    store.remove_group(checkpoint_id)
+
+
+def remove_checkpoint(
+    store: Store, checkpoint_id: str, *, attempt: int | None, marks: Mapping[str, set[str]]
+) -> None:
+    """Remove a checkpoint, manifest first (I2): a crash in between leaves garbage, not a broken checkpoint.
+
+    `attempt` is the writer's; None for a person at the command line, who is nobody's older attempt.
+    """
+    with store.exclusive(LOCK_DEADLINE_S):
+        if attempt is not None:
+            check_fence(store, attempt)
+        store.remove(f"{checkpoint_id}/{MANIFEST_NAME}")
+    # Data goes outside of the lock: unlinking gigabytes takes a while, and nobody can miss what has no manifest.
+    store.remove_group(checkpoint_id)
+    clear_marks(store, checkpoint_id, marks)
+
+
+def remove_garbage(store: Store, checkpoint_id: str, *, attempt: int) -> None:
+    """Remove a directory without a manifest that an earlier attempt, or a failed save of this one, left behind."""
+    with store.exclusive(LOCK_DEADLINE_S):
+        check_fence(store, attempt)
+        # Only now is it certain that nobody else can be about to commit it: older attempts are fenced off.
+        if any(entry.name == MANIFEST_NAME for entry in store.list(checkpoint_id)):
+            return
+        store.remove_group(checkpoint_id)

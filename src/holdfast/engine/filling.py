@@ -1,0 +1,85 @@
+"""Which memory each leaf is read into, when the program's own arrays are to receive it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from holdfast.engine.adapters import TargetMemory
+from holdfast.format.aliases import extent, overlapping
+from holdfast.format.arrays import Carrier, Destination
+from holdfast.format.dtypes import carrier_dtype
+from holdfast.format.memory import ArraySpec, LeafMemory, view_carrier
+
+__all__ = ["Filling", "Target", "conflicts", "fill_targets"]
+
+
+class Target(NamedTuple):
+    """An array of the program, and what the checkpoint has for it."""
+
+    path: str
+    spec: ArraySpec
+    memory: TargetMemory
+
+
+class Filling(NamedTuple):
+    """Where to read, and what to do afterwards."""
+
+    destinations: list[Destination]
+    steps: list[Callable[[], object]]
+
+
+def conflicts(targets: Sequence[Target]) -> list[tuple[Target, Target]]:
+    """Pairs that share memory in the program although the checkpoint has different contents for them."""
+    found: list[tuple[Target, Target]] = []
+    carriers = [target.memory.carrier for target in targets]
+    for group in overlapping(carriers, [extent(carrier) for carrier in carriers]):
+        first = targets[group[0]]
+        found.extend((first, targets[index]) for index in group if targets[index].spec.leaf != first.spec.leaf)
+    return found
+
+
+def fill_targets(targets: Sequence[Target], memory: LeafMemory) -> Filling:
+    """Straight into the program's memory where an array takes the whole leaf, through a buffer where several differ."""
+    by_leaf: dict[int, list[Target]] = defaultdict(list)
+    for target in targets:
+        by_leaf[target.spec.leaf].append(target)
+    direct: list[Destination] = []
+    steps: list[Callable[[], object]] = []
+    for leaf, takers in by_leaf.items():
+        source = _direct_source(takers) if not memory.has(leaf) else None
+        if source is None:
+            source = memory.leaf_carrier(leaf)
+        else:
+            direct.append(Destination(leaf, source))
+        steps.extend(_spread(source, takers))
+    return Filling(memory.destinations() + direct, steps)
+
+
+def _direct_source(takers: list[Target]) -> Carrier | None:
+    viewed = any(taker.spec.view is not None for taker in takers)
+    for taker in takers:
+        carrier = taker.memory.carrier
+        # Views are cut out of the bytes of the whole, so it has to lie in one piece.
+        if taker.spec.view is None and (carrier.flags.c_contiguous or not viewed):
+            return carrier
+    return None
+
+
+def _spread(source: Carrier, takers: list[Target]) -> list[Callable[[], object]]:
+    steps: list[Callable[[], object]] = []
+    for taker in takers:
+        carrier = taker.memory.carrier
+        part = source
+        if taker.spec.view is not None:
+            part = view_carrier(source, taker.spec, carrier_dtype(taker.spec.dtype))
+        if not _same_memory(part, carrier):
+            steps.append(lambda into=carrier, part=part: np.copyto(into, part))  # type: ignore[misc]
+        if taker.memory.publish is not None:
+            steps.append(taker.memory.publish)
+    return steps
+
+
+def _same_memory(one: Carrier, other: Carrier) -> bool:
+    return one is other or (extent(one) == extent(other) and one.strides == other.strides)

@@ -1,0 +1,118 @@
+"""Import: arrays from files of other programs become a checkpoint like any other. Nothing in them is executed (I10)."""
+
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.errors import FormatError, UsageError
+from holdfast.core.values import Checkpoint
+from holdfast.engine.exchange import suffix_of
+from holdfast.engine.saving import Document, save_encoded
+from holdfast.engine.session import Session
+from holdfast.format.dtypes import numpy_dtype
+from holdfast.format.encode import encode_state
+from holdfast.format.shard import parse_header, read_header_size
+from holdfast.policy.keep import KEEP_ALL
+from holdfast.policy.lineage import in_order, live_line
+from holdfast.storage.translate import Boundary
+
+__all__ = ["import_state", "read_state_file"]
+
+_PREFIX_BYTES = 8
+# What deflate can reach with zeros; more is not data.
+_MAX_RATIO = 1100
+_OF_TAGS = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "C64": "complex64",
+}
+
+
+def read_state_file(path: str) -> object:
+    """What the file holds: a mapping of names to arrays, or for .pt any tree of tensors and plain values."""
+    suffix = suffix_of(path)
+    with Boundary("reading", path):
+        if not os.path.isfile(path):
+            os.stat(path)  # says why, where it is missing
+            raise UsageError(f"{path} is not a file", hint="give the file itself")
+        if suffix == ".safetensors":
+            return _read_safetensors(path)
+        return _read_npz(path) if suffix == ".npz" else _read_torch(path)
+
+
+def import_state(session: Session, state: Mapping[str, object], document: Document) -> Checkpoint:
+    """The state as a durable checkpoint, placed after the newest live one of an earlier or the same step."""
+    checkpoints = session.catalog().checkpoints
+    live = live_line(checkpoints)
+    before = [c for c in in_order(checkpoints) if c.id in live and not c.quarantined and c.step <= document.step]
+    if before:
+        session.resume_from(before[-1])
+    checkpoint = save_encoded(session, encode_state(state), document, KEEP_ALL)
+    session.journal.record("imported", id=checkpoint.id, step=checkpoint.step)
+    return checkpoint
+
+
+def _read_safetensors(path: str) -> dict[str, Any]:
+    file_bytes = os.stat(path).st_size
+    with open(path, "rb") as file:
+        header_bytes = read_header_size(file.read(_PREFIX_BYTES), file_bytes, path)
+        found = parse_header(file.read(header_bytes), file_bytes, path)
+    data = np.memmap(path, np.uint8, "r") if file_bytes else np.empty(0, np.uint8)
+    arrays = {}
+    for name, (tag, shape, place) in found.items():
+        if tag not in _OF_TAGS:
+            raise FormatError(f"{path}: tensor {name!r} has the dtype {tag}, which holdfast does not know")
+        dtype = numpy_dtype(_OF_TAGS[tag])
+        if place.end - place.begin != dtype.itemsize * int(np.prod(shape, dtype=object)):
+            raise FormatError(f"{path}: tensor {name!r} has {place.end - place.begin} bytes for {tag}{list(shape)}")
+        arrays[name] = np.ndarray(shape, dtype, data, place.begin)
+    return arrays
+
+
+def _read_npz(path: str) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            declared = sum(member.file_size for member in archive.infolist())
+        if declared > _MAX_RATIO * max(os.stat(path).st_size, 1):
+            raise FormatError(f"{path}: claims {declared} bytes, more than any data of its size can hold")
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(
+            f"{path}: not an .npz file of plain arrays: {error}", hint="arrays of Python objects cannot be imported"
+        ) from error
+
+
+def _read_torch(path: str) -> object:
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(f"{path}: torch is not installed", hint="convert the file to .safetensors") from None
+    import pickle
+
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise FormatError(
+            f"{path}: cannot be read as weights and plain values only: {reason}",
+            hint="where you trust the file, save its state_dict again: torch.save(model.state_dict(), ...)",
+        ) from error

@@ -1,0 +1,49 @@
+"""The journal: what happened in a run, one JSON object a line. Never trusted: a torn or damaged line is skipped."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+
+from holdfast.core.clock import Clock, utc_text
+from holdfast.core.errors import HoldfastError
+from holdfast.core.names import JOURNAL_NAME
+from holdfast.storage.store import Store
+
+__all__ = ["Event", "Journal", "read_events"]
+
+_log = logging.getLogger("holdfast")
+_TAIL_BYTES = 1 << 20
+
+Event = Mapping[str, object]
+
+
+class Journal:
+    """Writes the events of one attempt."""
+
+    def __init__(self, store: Store, clock: Clock, attempt: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._attempt = attempt
+
+    def record(self, event: str, *, durable: bool = False, **details: object) -> None:
+        """Append an event. A journal that cannot be written is a warning: the checkpoint matters more (I7)."""
+        entry = {"time": utc_text(self._clock.utc_s()), "attempt": self._attempt, "event": event, **details}
+        try:
+            self._store.append(JOURNAL_NAME, json.dumps(entry, allow_nan=True).encode() + b"\n", durable=durable)
+        except HoldfastError as error:
+            _log.warning("the journal of %s cannot be written: %s", self._store.location, error.message)
+
+
+def read_events(store: Store) -> list[Event]:
+    """The latest events, oldest first, as far as they can be read."""
+    return list(_parse(store.read_tail(JOURNAL_NAME, _TAIL_BYTES).split(b"\n")))
+
+
+def _parse(lines: Iterable[bytes]) -> Iterable[Event]:
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("event"), str):
+            yield entry

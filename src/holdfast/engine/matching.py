@@ -1,0 +1,329 @@
+"""Comparing a checkpoint with the program's state, and loading it into the program's own objects.
+
+Everything is compared before anything is loaded: the plan lists what to read, straight into the program's arrays, and
+`apply` does the rest. A mismatch raises before either.
+"""
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError
+from holdfast.engine.adapters import (
+    TargetMemory,
+    find_restorable,
+    is_mutable,
+    is_unshaped,
+    loads_in_place,
+    replace_contents,
+    target_memory,
+)
+from holdfast.engine.filling import Filling, Target, conflicts, fill_targets
+from holdfast.engine.renaming import rename_tree
+from holdfast.format.aliases import spread_axes
+from holdfast.format.arrays import Destination, LeafInfo
+from holdfast.format.carriers import Refused, array_kind
+from holdfast.format.classes import find_class
+from holdfast.format.decode import MISSING, PICKLE_HINT, Builder, Late, settle
+from holdfast.format.encode import is_stateful
+from holdfast.format.frameworks import loaded
+from holdfast.format.generators import GENERATOR_KINDS, generator_kind, put_state, read_state
+from holdfast.format.keys import mapping_entries
+from holdfast.format.memory import ArraySpec
+from holdfast.format.nodes import Node, field
+from holdfast.format.registry import is_namedtuple_class, type_name
+from holdfast.format.select import MAPPING_KINDS, array_paths
+
+__all__ = ["MatchPlan", "match_state"]
+
+_HINT = "strict=False loads what fits, rename={'old.path': 'new.path'} maps names"
+_ARRAY_KINDS = ("array", "tensor", "jax", "jax_key")
+
+
+class MatchPlan:
+    """What to read and where to; `apply` then finishes the load. `skipped` says what was left alone."""
+
+    def __init__(self, filling: Filling, parts: Sequence[Any], skipped: list[str]) -> None:
+        self.destinations: list[Destination] = filling.destinations
+        self.skipped = skipped
+        self._steps = filling.steps
+        self._parts = parts
+
+    def apply(self) -> None:
+        """Bring everything to its place: arrays first, then containers, generators and objects with load_state_dict."""
+        for step in self._steps:
+            step()
+        for part in self._parts:
+            settle(part)
+
+
+def match_state(
+    tree: Node,
+    leaves: Sequence[LeafInfo],
+    state: Mapping[str, object],
+    *,
+    strict: bool = True,
+    rename: Mapping[str, str] | None = None,
+    allow_pickle: bool = False,
+) -> MatchPlan:
+    """A plan to load the checkpoint into the state; StateMismatchError lists all differences, and nothing is touched.
+
+    Not strict: what does not fit keeps the program's value and is listed in the plan's `skipped`.
+    """
+    matcher = _Matcher(leaves, strict=strict, allow_pickle=allow_pickle)
+    if rename:
+        tree, problems = rename_tree(tree, state, rename)
+        matcher.problems.extend(problems)
+    parts = matcher.match_names(tree, state)
+    matcher.check_sharing()
+    if matcher.problems:
+        hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else _HINT
+        message = f"the checkpoint does not fit the program ({len(matcher.problems)} differences), nothing was loaded:"
+        raise StateMismatchError(message, problems=matcher.problems, hint=hint)
+    return MatchPlan(fill_targets(matcher.targets, matcher.memory), parts, matcher.skipped)
+
+
+class _Matcher(Builder):
+    def __init__(self, leaves: Sequence[LeafInfo], *, strict: bool, allow_pickle: bool) -> None:
+        super().__init__(leaves, allow_pickle=allow_pickle)
+        self.targets: list[Target] = []
+        self.skipped: list[str] = []
+        self._strict = strict
+        self._fresh = 0
+        self._inside_state_dict = 0
+
+    def match_names(self, tree: Node, state: Mapping[str, object]) -> list[Any]:
+        """The parts of the whole state, by the names at its top."""
+        if not isinstance(tree, dict) or tree.get("kind") != "dict":
+            raise FormatError("the tree of the checkpoint is not a state: its root is no dictionary")
+        stored = dict(mapping_entries(tree, self.frameworks))
+        for name in stored:
+            if name not in state:
+                self.note(f"{name}: extra: the checkpoint has it, the program does not")
+        for name in state:
+            if name not in stored:
+                self.note(f"{name}: missing: the program has it, the checkpoint does not")
+        return [self.build_root(stored[name], name, value) for name, value in state.items() if name in stored]
+
+    def check_sharing(self) -> None:
+        """Arrays that are one in the program cannot take two different contents."""
+        refused = set()
+        for first, other in conflicts(self.targets):
+            self.note(f"{other.path}: tied to {first.path} in the program, separate in the checkpoint")
+            refused.add(id(other))
+        self.targets = [target for target in self.targets if id(target) not in refused]
+
+    def note(self, problem: str) -> None:
+        """A difference: an error if strict, else something that is left alone."""
+        (self.problems if self._strict else self.skipped).append(problem)
+
+    def build(self, node: Node, path: str, like: object, depth: int) -> Any:
+        if like is MISSING:
+            return super().build(node, path, like, depth)
+        difference = _difference(node, like)
+        if not difference and _corresponds(node, like):
+            return super().build(node, path, like, depth)
+        lost = [f"{place}: missing: the program has {what}" for place, what in find_restorable(like, path)]
+        for problem in [f"{path}: {difference}"] if difference else lost:
+            self.note(problem)
+        return like if lost or difference else super().build(node, path, MISSING, depth)
+
+    def assemble(self, make: Callable[[list[Any]], Any], parts: list[Any], like: object) -> Any:
+        # What state_dict gave may be the object's own containers: load_state_dict gets new ones, not their ruins.
+        if is_mutable(like) and not self._inside_state_dict:
+            return Late(lambda: replace_contents(like, make([settle(part) for part in parts])))
+        if isinstance(like, tuple):
+            return Late(lambda: _same_or_new(like, make([settle(part) for part in parts])))
+        return super().assemble(make, parts, like)
+
+    def leaves_out(self, node: Node, path: str, like: object, child: object) -> bool:
+        if child is not MISSING or like is MISSING or not like:
+            return False
+        extra = list(array_paths(node, path))
+        for place in extra:
+            self.note(f"{place}: extra: the checkpoint has it, the program does not")
+        return bool(extra)
+
+    def keeps(self, like: object, path: str, taken: Container[object]) -> list[tuple[Any, Any]]:
+        kept = []
+        for key, value in _entries(like):
+            if key not in taken:
+                found = list(find_restorable({key: value}, path))
+                for place, what in found:
+                    self.note(f"{place}: missing: the program has {what}, the checkpoint nothing")
+                kept.extend([(key, value)] if found else [])
+        return kept
+
+    def array(self, node: Node, path: str, like: object, depth: int) -> Any:
+        if like is MISSING or is_unshaped(like):
+            self._fresh += 1
+            return super().array(node, path, like, depth)
+        spec = self.memory.spec(node)
+        found = target_memory(like)
+        problem = _unlike(spec, found, tuple(getattr(like, "shape", ())))
+        if problem or isinstance(found, Refused):
+            self.note(f"{path}: {problem}")
+            return like
+        if not found.is_writable or not _takes_all(spec, found.carrier):
+            return self._instead(node, path, like)
+        self.targets.append(Target(path, spec, found))
+        return like
+
+    def _instead(self, node: Node, path: str, like: Any) -> Any:
+        """For an array that cannot be written: a new one, where something else holds on to it."""
+        self._fresh += 1
+        if array_kind(like) == "jax":
+            made = super().array(node | {"kind": "jax"}, path, MISSING, 0)
+            return Late(lambda: loaded("jax").device_put(settle(made), like.sharding))
+        if self._inside_state_dict:
+            return super().array(node, path, MISSING, 0)
+        self.note(f"{path}: read-only, or broadcast: the program's array cannot be written")
+        return like
+
+    def state(self, node: Node, path: str, like: object, depth: int) -> Any:
+        if is_stateful(like):
+            return self._load_into(like, node.get("state"), path, depth)
+        if like is MISSING:
+            self.note(f"{path}: extra: the state of an object, and the program has none to load it into")
+        return self.build(node.get("state"), path, like, depth + 1)
+
+    def mapping(self, node: Node, path: str, like: object, depth: int) -> Any:
+        if is_stateful(like):
+            return self._load_into(like, node, path, depth)
+        return super().mapping(node, path, like, depth)
+
+    def _load_into(self, owner: Any, node: Node, path: str, depth: int) -> Any:
+        current = owner.state_dict()
+        before = self._fresh, len(self.skipped), len(self.problems)
+        self._inside_state_dict += 1
+        value = self.build(node, path, current, depth + 1)
+        self._inside_state_dict -= 1
+        complete = before == (self._fresh, len(self.skipped), len(self.problems))
+        if complete and loads_in_place(owner, self._metadata(node, depth), current):
+            return Late(lambda: owner)
+        return Late(lambda: _load(owner, settle(value), path))
+
+    def _metadata(self, node: Node, depth: int) -> Any:
+        found = node.get("metadata") if isinstance(node, dict) else None
+        return None if found is None else settle(super().build(found, "", MISSING, depth + 2))
+
+    def generator(self, node: Node, path: str, like: object, depth: int) -> Any:
+        if like is MISSING:
+            return super().generator(node, path, like, depth)
+        state = read_state(node, self.frameworks)
+        return Late(lambda: _put(like, node["kind"], state, path))
+
+
+def _corresponds(node: Node, like: object) -> bool:
+    """Whether the node and the program's value are of the same sort, so that one can be loaded into the other."""
+    kind = "list" if isinstance(node, list) else node.get("kind") if isinstance(node, dict) else "plain"
+    is_array = array_kind(like) is not None
+    if kind in _ARRAY_KINDS:
+        return is_array and not (isinstance(like, np.ndarray) and like.dtype == object)
+    if kind in MAPPING_KINDS or kind == "state":
+        return isinstance(like, dict) or is_stateful(like)
+    if kind in GENERATOR_KINDS:
+        return generator_kind(like, loaded("torch")) == kind
+    if kind == "dataclass":
+        return dataclasses.is_dataclass(like) and not is_stateful(like)
+    if kind == "namedtuple":
+        return is_namedtuple_class(type(like))
+    exact = {"list": list, "tuple": tuple, "deque": collections.deque, "set": set, "bytearray": bytearray}.get(
+        str(kind)
+    )
+    if exact is not None:
+        return type(like) is exact
+    if kind == "object_array":
+        return isinstance(like, np.ndarray) and like.dtype == object
+    # A plain value takes the place of any other, but not of something that is restored in place.
+    return not any(True for _ in find_restorable(like, ""))
+
+
+def _difference(node: Node, like: object) -> str:
+    """Why a value of the right sort is still not the right one."""
+    if not isinstance(node, dict):
+        return ""
+    kind = node.get("kind")
+    if kind in ("dataclass", "namedtuple", "enum") and _is_user_object(like, str(kind)):
+        if find_class(node, like) is not type(like):
+            return f"class mismatch: the program has {type_name(type(like))}, the checkpoint {field(node, 'type', str)}"
+    elif kind == "deque" and isinstance(like, collections.deque):
+        if like.maxlen is not None and len(field(node, "of", list)) > like.maxlen:
+            return f"the program's deque holds at most {like.maxlen}, the checkpoint has {len(node['of'])} elements"
+    elif kind == "object_array" and isinstance(like, np.ndarray) and like.dtype == object:
+        if list(like.shape) != field(node, "shape", list):
+            return f"wrong shape: the program has {list(like.shape)}, the checkpoint {node['shape']}"
+    elif kind == "numpy_generator" and isinstance(like, np.random.Generator):
+        return _other_bits(node, type(like.bit_generator).__name__)
+    elif kind == "numpy_random_state" and isinstance(like, np.random.RandomState):
+        return _other_bits(node, str(like.get_state(legacy=False)["bit_generator"]))
+    return ""
+
+
+def _other_bits(node: Node, name: str) -> str:
+    saved = field(node, "state", dict).get("bit_generator")
+    return "" if saved == name else f"class mismatch: the program's generator is {name}, the checkpoint's {saved}"
+
+
+def _is_user_object(like: object, kind: str) -> bool:
+    if kind == "enum":
+        return isinstance(like, enum.Enum)
+    return is_namedtuple_class(type(like)) if kind == "namedtuple" else dataclasses.is_dataclass(like)
+
+
+def _unlike(spec: ArraySpec, found: TargetMemory | Refused, shape: tuple[int, ...]) -> str:
+    """How the program's array differs from the checkpoint's in shape and dtype."""
+    if shape != spec.shape:
+        return f"wrong shape: the program has {list(shape)}, the checkpoint {list(spec.shape)}"
+    if isinstance(found, Refused):
+        return f"the program has {found.reason}"
+    if found.dtype != spec.dtype:
+        return f"wrong dtype: the program has {found.dtype}, the checkpoint {spec.dtype}"
+    return ""
+
+
+def _takes_all(spec: ArraySpec, carrier: Any) -> bool:
+    """Whether each element has memory of its own, or is repeated in the checkpoint just the same."""
+    repeated = spread_axes(carrier)
+    strides = spec.view.strides if spec.view is not None else ()
+    return not repeated or (bool(strides) and all(strides[axis] == 0 for axis in repeated))
+
+
+def _entries(like: object) -> list[tuple[Any, Any]]:
+    if isinstance(like, Mapping):
+        return list(like.items())
+    return list(enumerate(like)) if isinstance(like, list | tuple | collections.deque) else []
+
+
+def _same_or_new(like: tuple[Any, ...], made: Any) -> Any:
+    same = type(made) is type(like) and len(made) == len(like) and all(a is b for a, b in zip(made, like, strict=True))
+    return like if same else made
+
+
+def _load(owner: Any, value: Any, path: str) -> Any:
+    try:
+        owner.load_state_dict(value)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise StateMismatchError(
+            f"{path}: load_state_dict of {type_name(type(owner))} failed: {type(error).__name__}: {error}; "
+            "the state is now partly loaded",
+            hint="restore again after mending the object, or start a new process",
+        ) from error
+    return owner
+
+
+def _put(generator: Any, kind: str, state: Any, path: str) -> Any:
+    try:
+        put_state(generator, kind, state)
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise StateMismatchError(
+            f"{path}: the generator refused its state: {error}; the state is now partly loaded",
+            hint="use a generator of the same kind and device",
+        ) from error
+    return generator

@@ -1,0 +1,95 @@
+"""Pruning: carry out what retention decided, without ever touching what a restart may need (I6)."""
+
+import logging
+from typing import NamedTuple
+
+from holdfast.core.clock import Clock
+from holdfast.core.errors import FormatError, StorageError
+from holdfast.core.limits import MAX_MANIFEST_BYTES
+from holdfast.core.names import MANIFEST_NAME, parse_checkpoint_id
+from holdfast.core.values import Checkpoint
+from holdfast.engine.catalog import Catalog
+from holdfast.engine.commit import remove_checkpoint, remove_garbage
+from holdfast.engine.marks import list_marks
+from holdfast.format.manifest import decode_manifest
+from holdfast.policy.keep import Keep, Verdict, decide
+from holdfast.policy.lineage import in_order, live_line
+from holdfast.storage.store import Store
+
+__all__ = ["Pruned", "is_complete", "plan_prune", "prune", "remove_planned"]
+
+_log = logging.getLogger("holdfast")
+
+
+class Pruned(NamedTuple):
+    """What a prune did."""
+
+    removed: list[str]
+    freed_bytes: int
+
+
+def plan_prune(
+    catalog: Catalog,
+    keep: Keep,
+    clock: Clock,
+    *,
+    origin: str | None = None,
+    attempt: int | None = None,
+    drop_abandoned: bool = False,
+) -> list[Verdict]:
+    """What would be kept and removed, and why, oldest first."""
+    live = live_line(catalog.checkpoints, origin=origin, attempt=attempt)
+    return decide(keep, catalog.checkpoints, now_s=clock.utc_s(), live=live, drop_abandoned=drop_abandoned)
+
+
+def prune(
+    store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int, busy: str | None = None
+) -> Pruned:
+    """Remove what the verdicts give up and what crashes left behind. `busy` is a checkpoint being written now."""
+    removed = remove_planned(store, run_id, catalog, verdicts, attempt=attempt)
+    for name in catalog.garbage:
+        parsed = parse_checkpoint_id(name)
+        if name != busy and parsed is not None and parsed.attempt <= attempt:
+            remove_garbage(store, name, attempt=attempt)
+    return removed
+
+
+def remove_planned(
+    store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int | None
+) -> Pruned:
+    """Remove the checkpoints that the verdicts give up, oldest first."""
+    by_id = {checkpoint.id: checkpoint for checkpoint in catalog.checkpoints}
+    doomed = [verdict.id for verdict in verdicts if not verdict.keep]
+    if not doomed:
+        return Pruned([], 0)
+    kept = [by_id[verdict.id] for verdict in verdicts if verdict.keep and not by_id[verdict.id].quarantined]
+    if not _one_is_complete(store, run_id, kept):
+        _log.warning("%s: nothing was pruned, because no checkpoint that would stay is complete (I6)", store.location)
+        return Pruned([], 0)
+    marks = list_marks(store)
+    for checkpoint_id in doomed:
+        remove_checkpoint(store, checkpoint_id, attempt=attempt, marks=marks)
+    return Pruned(doomed, sum(by_id[checkpoint_id].size_bytes for checkpoint_id in doomed))
+
+
+def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
+    """Whether the manifest is intact and every shard there in its full size; the cheap half of a verification."""
+    key = f"{checkpoint_id}/{MANIFEST_NAME}"
+    try:
+        data = store.read(key, MAX_MANIFEST_BYTES)
+        body = decode_manifest(data, where=key, checkpoint_id=checkpoint_id, run_id=run_id).body
+        for shard in body.shards:
+            reader = store.open(f"{checkpoint_id}/{shard.name}")
+            size_bytes = reader.size_bytes
+            reader.close()
+            if size_bytes != shard.size_bytes:
+                return False
+    except (FormatError, StorageError):
+        return False
+    return True
+
+
+def _one_is_complete(store: Store, run_id: str, kept: list[Checkpoint]) -> bool:
+    newest_first = reversed(in_order(kept))
+    return any(is_complete(store, run_id, checkpoint.id) for checkpoint in newest_first)
+

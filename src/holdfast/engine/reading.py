@@ -1,0 +1,161 @@
+"""Verified reading: leaves into their places, in parallel, each chunk checked against its digest first (I4)."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from holdfast.core.errors import IntegrityError
+from holdfast.engine.blocks import BlockPool, run_workers
+from holdfast.format.arrays import Destination, scatter_range
+from holdfast.format.head import digest_hex
+from holdfast.format.manifest import Body, ShardRecord
+from holdfast.storage.store import Reader, Store
+
+__all__ = ["Progress", "read_leaves", "verify_shard"]
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes done since the last call, possibly from several threads."""
+
+
+class _Target(NamedTuple):
+    begin: int
+    end: int
+    carrier: np.ndarray
+
+
+def read_leaves(
+    store: Store,
+    checkpoint_id: str,
+    body: Body,
+    destinations: Iterable[Destination],
+    *,
+    pool: BlockPool,
+    workers: int,
+    progress: Progress | None = None,
+) -> None:
+    """Fill every destination. Only chunks that hold a part of one are read; IntegrityError where one is damaged."""
+    targets: list[list[_Target]] = [[] for _ in body.shards]
+    for destination in destinations:
+        leaf = body.leaves[destination.leaf]
+        size_bytes = destination.carrier.nbytes
+        if size_bytes != leaf.end - leaf.begin:
+            raise IntegrityError(
+                f"{checkpoint_id}: leaf {leaf.name!r} has {leaf.end - leaf.begin} bytes, its shape wants {size_bytes}"
+            )
+        if size_bytes:
+            targets[leaf.shard].append(_Target(leaf.begin, leaf.end, destination.carrier))
+    for shard, wanted in zip(body.shards, targets, strict=True):
+        if wanted:
+            _read_shard(store, checkpoint_id, shard, wanted, pool=pool, workers=workers, progress=progress)
+
+
+def verify_shard(
+    store: Store,
+    checkpoint_id: str,
+    shard: ShardRecord,
+    *,
+    pool: BlockPool,
+    workers: int,
+    progress: Progress | None = None,
+) -> list[int]:
+    """The numbers of the chunks that differ from their digests; IntegrityError where the size does."""
+    damaged: list[int] = []
+
+    def check(index: int, data: memoryview) -> None:
+        if digest_hex(data) != shard.blake3[index]:
+            damaged.append(index)
+
+    _each_chunk(
+        store, checkpoint_id, shard, range(len(shard.blake3)), check, pool=pool, workers=workers, progress=progress
+    )
+    return sorted(damaged)
+
+
+def _read_shard(
+    store: Store,
+    checkpoint_id: str,
+    shard: ShardRecord,
+    targets: list[_Target],
+    *,
+    pool: BlockPool,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    # By end, then by begin: several targets may want the same leaf (tied in the checkpoint, not in the program).
+    targets.sort(key=lambda target: (target.end, target.begin))
+    ends = [target.end for target in targets]
+
+    def place(index: int, data: memoryview) -> None:
+        if digest_hex(data) != shard.blake3[index]:
+            raise IntegrityError(
+                f"{shard.name} of {checkpoint_id}: chunk {index} differs from its digest",
+                hint="holdfast verify says which leaves it touches",
+            )
+        begin = index * shard.chunk_bytes
+        end = begin + len(data)
+        for position in range(bisect_right(ends, begin), len(targets)):
+            target = targets[position]
+            if target.begin >= end:
+                break
+            first, last = max(begin, target.begin), min(end, target.end)
+            scatter_range(target.carrier, first - target.begin, data[first - begin : last - begin])
+
+    wanted = _chunks_of(targets, shard.chunk_bytes)
+    _each_chunk(store, checkpoint_id, shard, wanted, place, pool=pool, workers=workers, progress=progress)
+
+
+def _chunks_of(targets: Iterable[_Target], chunk_bytes: int) -> Sequence[int]:
+    chunks: set[int] = set()
+    for target in targets:
+        chunks.update(range(target.begin // chunk_bytes, (target.end - 1) // chunk_bytes + 1))
+    return sorted(chunks)
+
+
+def _each_chunk(
+    store: Store,
+    checkpoint_id: str,
+    shard: ShardRecord,
+    chunks: Sequence[int],
+    use: Callable[[int, memoryview], None],
+    *,
+    pool: BlockPool,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    reader = store.open(f"{checkpoint_id}/{shard.name}")
+    try:
+        if reader.size_bytes != shard.size_bytes:
+            raise IntegrityError(
+                f"{shard.name} of {checkpoint_id} has {reader.size_bytes} bytes, the manifest says {shard.size_bytes}"
+            )
+        if shard.chunk_bytes > pool.size_bytes:
+            pool = BlockPool(shard.chunk_bytes)
+        _read_chunks(reader, shard, chunks, use, pool=pool, workers=workers, progress=progress)
+    finally:
+        reader.close()
+
+
+def _read_chunks(
+    reader: Reader,
+    shard: ShardRecord,
+    chunks: Sequence[int],
+    use: Callable[[int, memoryview], None],
+    *,
+    pool: BlockPool,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    def read(next_index: Callable[[], int | None]) -> None:
+        with pool.block() as block:
+            while (position := next_index()) is not None:
+                index = chunks[position]
+                begin = index * shard.chunk_bytes
+                data = block[: min(shard.chunk_bytes, shard.size_bytes - begin)]
+                reader.read_at([data], begin)
+                use(index, data)
+                if progress is not None:
+                    progress(len(data))
+
+    run_workers(read, len(chunks), workers)

@@ -1,0 +1,263 @@
+"""Restore: choose a checkpoint, verify, load; on damage fall back to the next older one, loudly."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from holdfast.core.errors import (
+    BlobMissingError,
+    FormatError,
+    FormatVersionError,
+    HoldfastError,
+    NoCheckpointError,
+    RestoreError,
+    StorageError,
+)
+from holdfast.core.values import Checkpoint
+from holdfast.engine.catalog import Catalog, read_catalog
+from holdfast.engine.journal import Event, read_events
+from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
+from holdfast.engine.marks import QUARANTINED, VERIFIED, set_mark
+from holdfast.engine.provenance import Drift, compare_provenance
+from holdfast.engine.randomness import restore_random
+from holdfast.engine.session import Session
+from holdfast.format.arrays import Destination
+from holdfast.format.decode import Plan as BuiltPlan
+from holdfast.format.decode import build
+from holdfast.format.manifest import Body, Manifest
+from holdfast.policy.lineage import choose, in_order
+from holdfast.storage.store import Store
+
+__all__ = ["Choice", "Loaded", "Plan", "TreePlan", "find_candidates", "restore_session", "try_candidates"]
+
+_log = logging.getLogger("holdfast")
+_T = TypeVar("_T")
+
+
+class Choice(NamedTuple):
+    """Which checkpoint is wanted."""
+
+    which: str | int = "latest"
+    by: str | None = None
+    mode: str = "min"
+    suspect_after: int | None = None
+    """Skip the latest one once it was restored this often without a newer one following."""
+
+
+class Loaded(NamedTuple):
+    """What a restore did."""
+
+    checkpoint: Checkpoint
+    drift: list[Drift]
+    skipped: list[str]
+    value: object
+    """The tree, for programs that keep no state in place."""
+
+
+class Plan(Protocol):
+    """Where the leaves of a checkpoint go, and what happens once they are there."""
+
+    @property
+    def destinations(self) -> list[Destination]: ...
+
+    @property
+    def skipped(self) -> Sequence[str]: ...
+
+    def apply(self) -> object: ...
+
+
+class TreePlan:
+    """The plan for a tree in new memory, as a plan for restoring."""
+
+    skipped: Sequence[str] = ()
+
+    def __init__(self, tree: BuiltPlan) -> None:
+        self.destinations = tree.destinations
+        self.apply = tree.value
+
+
+def restore_session(
+    session: Session,
+    choice: Choice,
+    make_plan: Callable[[Body], Plan],
+    *,
+    with_random: bool,
+    provenance: Mapping[str, object],
+    hyperparameters: object,
+    on_touch: Callable[[], None],
+) -> Loaded | None:
+    """Load the chosen checkpoint as the plan says; None where the run has none yet.
+
+    `on_touch` runs before the first byte of the program's state changes.
+    """
+    source = Source(session.store, session.run_id, session.pool, session.workers)
+
+    def load(checkpoint: Checkpoint) -> Loaded:
+        manifest = read_manifest(source, checkpoint.id)
+        body = manifest.body
+        plan = make_plan(body)
+        random_plan = build(body.random, leaf_infos(body)) if with_random and body.random is not None else None
+        # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
+        session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
+        on_touch()
+        fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)))
+        value = plan.apply()
+        if random_plan is not None:
+            restore_random(random_plan.value())
+        if not checkpoint.verified and _covers_everything(body, plan, random_plan):
+            _mark(session, checkpoint, VERIFIED, "restored")
+        return Loaded(checkpoint, _drift(manifest, provenance, hyperparameters), list(plan.skipped), value)
+
+    candidates = _candidates(session.catalog(), choice, session.store, read_events(session.store))
+    if candidates is None:
+        return None
+    loaded = try_candidates(
+        session.store,
+        candidates,
+        load,
+        on_damage=lambda checkpoint, reason: _quarantine(session, checkpoint, reason),
+    )
+    if session.seq > 0:
+        session.roll_back()
+    session.resume_from(loaded.checkpoint)
+    session.journal.record("restored", id=loaded.checkpoint.id, step=loaded.checkpoint.step)
+    return loaded
+
+
+def find_candidates(store: Store, run_id: str, choice: Choice) -> list[Checkpoint] | None:
+    """The checkpoints to try for somebody who only reads; None where the run has none yet."""
+    return _candidates(read_catalog(store, run_id), choice, store, events=())
+
+
+def try_candidates(
+    store: Store,
+    candidates: Sequence[Checkpoint],
+    load: Callable[[Checkpoint], _T],
+    *,
+    on_damage: Callable[[Checkpoint, str], None],
+) -> _T:
+    """What the first loadable candidate gives. Damage is reported; RestoreError where all of them are damaged (I12)."""
+    failures: list[str] = []
+    for checkpoint in candidates:
+        try:
+            result = load(checkpoint)
+        except FormatVersionError:
+            raise
+        except BlobMissingError:
+            # No manifest any more: a retention rule removed it while we were looking. That is not damage.
+            failures.append(f"{checkpoint.id} was removed meanwhile")
+            continue
+        except (FormatError, StorageError) as error:
+            failures.append(f"{checkpoint.id}: {error.message}")
+            _log.error("step %d cannot be used: %s", checkpoint.step, error.message)
+            if isinstance(error, FormatError):
+                on_damage(checkpoint, error.message)
+            continue
+        if failures:
+            _log.error("fell back to the checkpoint of step %d (%s)", checkpoint.step, checkpoint.id)
+        return result
+    raise RestoreError(
+        f"{store.location}: none of {len(candidates)} checkpoints can be used:\n  "
+        + "\n  ".join(failures or ["all are quarantined"]),
+        hint="holdfast verify --all says what is damaged; to start over on purpose, use a new run directory",
+    )
+
+
+def _candidates(
+    catalog: Catalog, choice: Choice, store: Store, events: Sequence[Event]
+) -> list[Checkpoint] | None:
+    if not catalog.checkpoints:
+        if choice.which in ("latest", "best"):
+            _report_vanished(store, events)
+            return None
+        raise NoCheckpointError(f"{store.location} has no checkpoint yet, so there is no {choice.which!r}")
+    unusable = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.quarantined]
+    if len(unusable) == len(catalog.checkpoints) and choice.which in ("latest", "best"):
+        raise RestoreError(
+            f"{store.location}: none of {len(unusable)} checkpoints can be used:\n  "
+            + "\n  ".join(f"{checkpoint.id}: {checkpoint.quarantined}" for checkpoint in unusable),
+            hint="holdfast verify --all checks again; to start over on purpose, use a new run directory",
+        )
+    candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode)
+    if choice.which == "latest":
+        _report_skipped(candidates[0], unusable)
+        candidates = _without_suspect(candidates, choice.suspect_after, events)
+    return candidates
+
+
+def _report_vanished(store: Store, events: Sequence[Event]) -> None:
+    """Say it if a run without checkpoints once had some: nobody starts from scratch silently (I12)."""
+    committed = [event for event in events if event["event"] == "committed"]
+    if committed:
+        _log.error(
+            "%s has no checkpoint any more, though its journal tells of %d, the last at step %s: starting from scratch",
+            store.location,
+            len(committed),
+            committed[-1].get("step"),
+        )
+
+
+def _report_skipped(chosen: Checkpoint, unusable: Sequence[Checkpoint]) -> None:
+    ordered = [checkpoint.id for checkpoint in in_order([chosen, *unusable])]
+    newer = set(ordered[ordered.index(chosen.id) + 1 :])
+    for checkpoint in unusable:
+        if checkpoint.id in newer:
+            _log.error("step %d is quarantined and skipped: %s", checkpoint.step, checkpoint.quarantined)
+
+
+def _without_suspect(
+    candidates: list[Checkpoint], suspect_after: int | None, events: Sequence[Event]
+) -> list[Checkpoint]:
+    """The candidates with a suspected first one moved to the end: it is still better than nothing (I12)."""
+    if suspect_after is None or len(candidates) < 2:
+        return candidates
+    suspects = [candidate for candidate in candidates if _fruitless(candidate.id, events) >= suspect_after]
+    for suspect in suspects:
+        _log.error(
+            "step %d was restored %d times without a newer checkpoint following: suspected, an older one is tried first"
+            " (suspect_after=None, or restore(which=%r), uses it all the same)",
+            suspect.step,
+            _fruitless(suspect.id, events),
+            suspect.id,
+        )
+    return [candidate for candidate in candidates if candidate not in suspects] + suspects
+
+
+def _fruitless(checkpoint_id: str, events: Sequence[Event]) -> int:
+    """How often it was restored since the last commit."""
+    count = 0
+    for event in events:
+        if event["event"] == "committed":
+            count = 0
+        elif event["event"] == "restoring" and event.get("id") == checkpoint_id:
+            count += 1
+    return count
+
+
+def _covers_everything(body: Body, *plans: Fillable | None) -> bool:
+    """Whether every leaf with bytes was read, and so every byte of the data checked."""
+    read = {destination.leaf for plan in plans if plan is not None for destination in plan.destinations}
+    return all(index in read or leaf.begin == leaf.end for index, leaf in enumerate(body.leaves))
+
+
+def _quarantine(session: Session, checkpoint: Checkpoint, reason: str) -> None:
+    session.journal.record("quarantined", id=checkpoint.id, reason=reason)
+    _mark(session, checkpoint, QUARANTINED, reason)
+
+
+def _mark(session: Session, checkpoint: Checkpoint, kind: str, reason: str) -> None:
+    try:
+        set_mark(session.store, checkpoint.id, kind, reason=reason, clock=session.clock)
+    except HoldfastError as error:
+        # On a full or read-only disk the restore matters more than the mark.
+        _log.warning("%s cannot be marked %s: %s", checkpoint.id, kind, error.message)
+
+
+def _drift(manifest: Manifest, provenance: Mapping[str, object], hyperparameters: object) -> list[Drift]:
+    drifts = compare_provenance(manifest.body.provenance, provenance)
+    before, after = manifest.body.hyperparameters, hyperparameters
+    if before != after:
+        drifts += compare_provenance({"hyperparameters": before}, {"hyperparameters": after})
+    return drifts
+
+

@@ -1,0 +1,82 @@
+"""A session: one attempt at one run, and what it has to remember between saves and restores."""
+
+import os
+
+from holdfast.core.clock import Clock
+from holdfast.core.errors import UsageError
+from holdfast.core.names import attempt_key
+from holdfast.core.values import Checkpoint
+from holdfast.engine.attempts import begin_attempt
+from holdfast.engine.blocks import BlockPool
+from holdfast.engine.catalog import Catalog, HeadCache, read_catalog
+from holdfast.engine.identity import found_run
+from holdfast.engine.journal import Journal
+from holdfast.storage.store import Store
+
+__all__ = ["Session", "default_workers"]
+
+
+def default_workers() -> int:
+    """Threads for copying, digesting and writing: two for each core keep the disk busy while others compute."""
+    return max(2, min(8, 2 * len(os.sched_getaffinity(0))))
+
+
+class Session:
+    """One attempt. Begins with the fence of I11; a rollback begins another one in the same process."""
+
+    def __init__(self, store: Store, clock: Clock, *, takeover: bool, workers: int) -> None:
+        self.store = store
+        self.clock = clock
+        self.workers = workers
+        self.pool = BlockPool()
+        self.heads: HeadCache = {}
+        self.attempt = 0
+        self.seq = 0
+        self.last_step: int | None = None
+        self.origin: str | None = None
+        self.parent: str | None = None
+        self.used_names: set[str] = set()
+        self.run_id = found_run(store, clock)
+        self._begin(takeover=takeover)
+
+    def catalog(self) -> Catalog:
+        """What the run holds now."""
+        return read_catalog(self.store, self.run_id, cache=self.heads)
+
+    def roll_back(self) -> None:
+        """Begin a new attempt in this process, so that steps never go backwards within one."""
+        previous = self.attempt
+        self._begin(takeover=True)
+        self.store.let_go(attempt_key(previous))
+
+    def resume_from(self, checkpoint: Checkpoint) -> None:
+        """Remember where the training goes on from."""
+        self.origin = self.parent = checkpoint.id
+        self.last_step = checkpoint.step
+
+    def note_commit(self, checkpoint: Checkpoint) -> None:
+        """Remember a checkpoint that now exists."""
+        self.seq = checkpoint.seq
+        self.parent = checkpoint.id
+        self.last_step = checkpoint.step
+        self.heads[checkpoint.id] = checkpoint
+
+    def check_step(self, step: int) -> None:
+        """UsageError where the step goes backwards."""
+        if self.last_step is not None and step < self.last_step:
+            raise UsageError(
+                f"step {step} comes after step {self.last_step} of the same attempt",
+                hint="steps must not go backwards; to go back, restore(which=step) first",
+            )
+
+    def close(self) -> None:
+        """Let the run go."""
+        self.store.let_go(attempt_key(self.attempt))
+        self.store.close()
+
+    def _begin(self, *, takeover: bool) -> None:
+        self.attempt = begin_attempt(self.store, self.clock, takeover=takeover)
+        self.journal = Journal(self.store, self.clock, self.attempt)
+        self.origin = self.parent = self.last_step = None
+        self.seq = 0
+        self.journal.record("attempt", pid=os.getpid())

@@ -1,0 +1,111 @@
+"""The array parts of a state: leaves with their names, the memory that is read into, and moving ranges of their bytes.
+
+A *carrier* is a numpy array of a plain dtype that views the memory of the program's array, whatever its strides. The
+bytes of a leaf are the carrier's contents in C order.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.format.dtypes import DtypeName
+
+__all__ = ["Carrier", "Destination", "Leaf", "LeafInfo", "bytes_view", "copy_range", "scatter_range"]
+
+Carrier = npt.NDArray[np.generic]
+
+# Below this, what numpy needs to make its views costs more than a short hold of the interpreter's lock.
+_GIL_FREE_BYTES = 64 << 10
+
+
+class Leaf(NamedTuple):
+    """One array of a state that is about to be written."""
+
+    name: str
+    dtype: DtypeName
+    shape: tuple[int, ...]
+    carrier: Carrier
+
+    @property
+    def nbytes(self) -> int:
+        return self.carrier.nbytes
+
+
+class LeafInfo(NamedTuple):
+    """One array of a stored state, as the manifest describes it."""
+
+    name: str
+    dtype: DtypeName
+    shape: tuple[int, ...]
+
+
+class Destination(NamedTuple):
+    """Memory to be filled with the bytes of a leaf: it has the leaf's shape and size."""
+
+    leaf: int
+    carrier: Carrier
+
+
+def bytes_view(carrier: Carrier) -> memoryview:
+    """The memory of a C-contiguous carrier as bytes, writable if the carrier is."""
+    if not carrier.size:
+        return memoryview(b"")
+    if carrier.dtype.kind == "V":  # memoryview cannot cast from void
+        return carrier.reshape(-1).view(np.uint8).data
+    return carrier.data.cast("B")
+
+
+def copy_range(carrier: Carrier, begin: int, end: int, out: memoryview) -> None:
+    """Copy the bytes [begin, end) of the carrier's C-order contents to the start of `out`."""
+    if begin >= end:
+        return
+    if carrier.flags.c_contiguous:
+        _move(bytes_view(carrier)[begin:end], out[: end - begin])
+        return
+    row_bytes = carrier.nbytes // carrier.shape[0]
+    first, last = -(-begin // row_bytes), end // row_bytes
+    if first > last:  # inside one row
+        copy_range(carrier[last, ...], begin - last * row_bytes, end - last * row_bytes, out)
+        return
+    head = first * row_bytes - begin
+    if head:
+        copy_range(carrier[first - 1, ...], row_bytes - head, row_bytes, out)
+    if first < last:
+        np.copyto(_rows(carrier, last - first, out[head : head + (last - first) * row_bytes]), carrier[first:last])
+    if end > last * row_bytes:
+        copy_range(carrier[last, ...], 0, end - last * row_bytes, out[last * row_bytes - begin :])
+
+
+def scatter_range(carrier: Carrier, begin: int, data: memoryview) -> None:
+    """Write the data into the carrier's memory, from byte `begin` of its C-order contents on."""
+    end = begin + data.nbytes
+    if begin >= end:
+        return
+    if carrier.flags.c_contiguous:
+        _move(data, bytes_view(carrier)[begin:end])
+        return
+    row_bytes = carrier.nbytes // carrier.shape[0]
+    first, last = -(-begin // row_bytes), end // row_bytes
+    if first > last:
+        scatter_range(carrier[last, ...], begin - last * row_bytes, data)
+        return
+    head = first * row_bytes - begin
+    if head:
+        scatter_range(carrier[first - 1, ...], row_bytes - head, data[:head])
+    if first < last:
+        np.copyto(carrier[first:last], _rows(carrier, last - first, data[head : head + (last - first) * row_bytes]))
+    if end > last * row_bytes:
+        scatter_range(carrier[last, ...], 0, data[last * row_bytes - begin :])
+
+
+def _move(source: memoryview, target: memoryview) -> None:
+    if source.nbytes < _GIL_FREE_BYTES:
+        target[:] = source
+    else:  # numpy lets other threads run meanwhile
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+def _rows(carrier: Carrier, count: int, data: memoryview) -> Carrier:
+    # Any alignment is fine: numpy reads and writes unaligned memory through this dtype.
+    return np.frombuffer(data, np.uint8).view(carrier.dtype).reshape((count, *carrier.shape[1:]))

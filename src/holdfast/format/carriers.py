@@ -1,0 +1,123 @@
+"""The program's arrays, of whichever library, as carriers: numpy arrays of plain dtypes that view the same memory."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from holdfast.format.arrays import Carrier
+from holdfast.format.dtypes import DtypeName, carrier_dtype, dtype_name, torch_dtype_name
+from holdfast.format.frameworks import loaded
+
+__all__ = ["NativeArray", "Refused", "array_kind", "inspect_array", "memory_order"]
+
+
+class NativeArray(NamedTuple):
+    """An array of the program."""
+
+    kind: str
+    """The kind of its node: `array` (numpy), `tensor` (torch) or `jax`."""
+    dtype: DtypeName
+    carrier: Carrier
+    flags: dict[str, Any]
+    """What the node says besides."""
+    in_place: bool
+    """Whether the carrier is the program's own memory, so that writing to it changes the array."""
+
+
+class Refused(NamedTuple):
+    """Why a value cannot be represented, and what to do instead."""
+
+    reason: str
+    hint: str = ""
+
+
+def array_kind(value: object) -> str | None:
+    """Whether the value is an array at all: `array`, `tensor`, `jax` or None."""
+    if isinstance(value, np.ndarray):
+        return "array"
+    torch, jax = loaded("torch"), loaded("jax")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "tensor"
+    return "jax" if jax is not None and isinstance(value, jax.Array) else None
+
+
+def inspect_array(value: Any, kind: str) -> NativeArray | Refused:
+    """The array's dtype and carrier. Object arrays are not for this function."""
+    if kind == "array":
+        return _inspect_numpy(value)
+    return _inspect_torch(value, loaded("torch")) if kind == "tensor" else _inspect_jax(value, loaded("jax"))
+
+
+def memory_order(carrier: Carrier) -> list[int] | None:
+    """The axes from the slowest to the fastest, where the memory is dense but not in C order; else None."""
+    if carrier.ndim < 2 or carrier.flags.c_contiguous or not carrier.size:
+        return None
+    axes = sorted(range(carrier.ndim), key=lambda axis: -carrier.strides[axis])
+    return axes if carrier.transpose(axes).flags.c_contiguous else None
+
+
+@lru_cache(maxsize=4096)
+def _numpy_types(dtype: "np.dtype[Any]") -> "tuple[DtypeName, np.dtype[Any]] | None":
+    name = dtype_name(dtype)
+    return None if name is None else (name, carrier_dtype(name))
+
+
+def _inspect_numpy(value: "np.ndarray[Any, Any]") -> NativeArray | Refused:
+    cls = type(value)
+    if cls is not np.ndarray:
+        if cls is not np.memmap:
+            return Refused(f"the array subclass {cls.__name__}", "save value.view(numpy.ndarray) or its parts")
+        value = value.view(np.ndarray)
+    types = _numpy_types(value.dtype)
+    if types is None:
+        return Refused(f"an array of dtype {value.dtype}", "use a dtype of fixed size without Python objects")
+    return NativeArray("array", types[0], value.view(types[1]), {}, in_place=True)
+
+
+def _inspect_torch(value: Any, torch: Any) -> NativeArray | Refused:
+    cls = type(value)
+    if cls is not torch.Tensor and cls is not torch.nn.Parameter:
+        return Refused(f"the tensor subclass {cls.__name__}", "save a plain tensor (value.to_local(), value.data)")
+    if value.layout != torch.strided or value.is_nested:
+        return Refused(f"a {value.layout} tensor", "save its indices and values, or value.to_dense()")
+    if value.is_quantized or value.is_meta:
+        what = "quantised tensor" if value.is_quantized else "tensor without memory (device meta)"
+        return Refused(f"a {what}", "save value.int_repr() with its scales, or a real tensor")
+    name = torch_dtype_name(value.dtype)
+    if name is None:
+        return Refused(f"a tensor of dtype {value.dtype}", "save it as uint8 (value.view(torch.uint8))")
+    flags: dict[str, Any] = {}
+    if cls is torch.nn.Parameter:
+        flags["parameter"] = True
+    if value.requires_grad:
+        flags["grad"] = True
+    try:
+        plain = value.detach()
+        in_place = plain.device.type == "cpu" and not plain.is_conj() and not plain.is_neg()
+        host = plain if in_place else plain.cpu().resolve_conj().resolve_neg()
+        carrier = _torch_carrier(host, torch, carrier_dtype(name))
+    except (RuntimeError, TypeError) as error:  # inside torch.func transforms, or a backend without host copies
+        return Refused(f"a tensor whose memory cannot be reached ({error})", "save a plain tensor")
+    return NativeArray("tensor", name, carrier, flags, in_place=in_place)
+
+
+def _torch_carrier(host: Any, torch: Any, dtype: "np.dtype[Any]") -> Carrier:
+    # numpy has no bfloat16 and the like: torch itself views the memory as whole numbers, for any strides.
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(dtype.itemsize)
+    carrier: Carrier = host.view(whole).numpy() if whole is not None else host.numpy().view(dtype)
+    return carrier
+
+
+def _inspect_jax(value: Any, jax: Any) -> NativeArray | Refused:
+    if isinstance(value, jax.core.Tracer):
+        return Refused("an array that is being traced", "save outside of jit and grad")
+    if not value.is_fully_addressable:
+        return Refused("an array that is spread over several processes", "gather it first")
+    if value.is_deleted():
+        return Refused("an array whose buffer was donated or deleted", "save the array that replaced it")
+    host = np.asarray(value)
+    types = _numpy_types(host.dtype)
+    if types is None:
+        return Refused(f"an array of dtype {host.dtype}", "use a dtype of fixed size")
+    return NativeArray("jax", types[0], host.view(types[1]), {}, in_place=False)

@@ -1,0 +1,192 @@
+"""The head of a manifest: what a listing needs, at the start of the file, with a digest of its own.
+
+A manifest is valid JSON in exactly four lines (docs/format.md):
+
+    {"head":{...},
+    "head_blake3":"<64 hex digits>",
+    "body":{...},
+    "blake3":"<64 hex digits>"}
+
+`head_blake3` covers the JSON text of the head, `blake3` every byte before its own line. Light on purpose: the standard
+library's json, because `holdfast ls` reads a thousand of these and nothing else.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blake3 import blake3
+
+from holdfast.core.errors import FormatError, FormatVersionError, IntegrityError
+from holdfast.core.limits import MAX_HEAD_BYTES, MAX_METRICS, MAX_NOTE_CHARS, MAX_TAGS
+from holdfast.core.names import parse_checkpoint_id
+from holdfast.core.values import Checkpoint
+
+__all__ = ["FORMAT_VERSION", "decode_head", "digest_hex", "encode_head", "head_lines", "split_head"]
+
+FORMAT_VERSION = 1
+
+HEAD_OPEN = b'{"head":'
+HEAD_CLOSE = b',\n"head_blake3":"'
+HEX_DIGITS = 64
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def digest_hex(data: bytes | bytearray | memoryview) -> str:
+    """The BLAKE3 of the data in 64 lower-case hexadecimal digits."""
+    return blake3(data).hexdigest()
+
+
+def encode_head(checkpoint: Checkpoint, run_id: str) -> bytes:
+    """The JSON text of the head."""
+    fields = {
+        "format": FORMAT_VERSION,
+        "run": run_id,
+        "id": checkpoint.id,
+        "step": checkpoint.step,
+        "epoch": checkpoint.epoch,
+        "attempt": checkpoint.attempt,
+        "seq": checkpoint.seq,
+        "parent": checkpoint.parent,
+        "origin": checkpoint.origin,
+        "utc_s": checkpoint.utc_s,
+        "size_bytes": checkpoint.size_bytes,
+        "leaves": checkpoint.leaves,
+        "world": checkpoint.world,
+        "metrics": {name: _encode_metric(value) for name, value in checkpoint.metrics.items()},
+        "note": checkpoint.note,
+        "tags": list(checkpoint.tags),
+        "pickle": checkpoint.pickle,
+    }
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def head_lines(head: bytes) -> bytes:
+    """The first two lines of a manifest."""
+    return HEAD_OPEN + head + HEAD_CLOSE + digest_hex(head).encode() + b'",\n'
+
+
+def split_head(start: bytes, where: str) -> tuple[bytes, int]:
+    """The verified JSON text of the head, and where the third line begins; `start` may end after the second line."""
+    close = start.find(HEAD_CLOSE)
+    end = close + len(HEAD_CLOSE) + HEX_DIGITS
+    if not start.startswith(HEAD_OPEN) or close < 0 or start[end : end + 3] != b'",\n':
+        raise IntegrityError(f"{where}: the manifest does not begin with a head (found {start[:24]!r}…)")
+    head = start[len(HEAD_OPEN) : close]
+    if start[close + len(HEAD_CLOSE) : end] != digest_hex(head).encode():
+        raise IntegrityError(f"{where}: the head of the manifest differs from its digest")
+    return head, end + 3
+
+
+def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | None) -> tuple[Checkpoint, str]:
+    """The checkpoint that a verified head describes, and its run's id. It must be the one of that directory and run."""
+    fields = _parse(head, where)
+    version = fields.get("format")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{where}: written in format {version}, this holdfast reads up to {FORMAT_VERSION}",
+            hint="use a newer holdfast: pip install -U holdfast",
+        )
+    for name, is_valid in _FIELDS.items():
+        if not is_valid(fields.get(name, _MISSING)):
+            raise FormatError(f"{where}: the head's field {name!r} is missing or not valid")
+    found_id, found_run = fields["id"], fields["run"]
+    if found_id != checkpoint_id:
+        raise IntegrityError(f"{where}: the manifest belongs to checkpoint {found_id!r}, not to {checkpoint_id!r}")
+    if run_id is not None and found_run != run_id:
+        raise IntegrityError(f"{where}: the manifest belongs to run {found_run!r}, not to {run_id!r}")
+    parsed = parse_checkpoint_id(checkpoint_id)
+    if parsed is None or (parsed.step, parsed.attempt) != (fields["step"], fields["attempt"]):
+        raise FormatError(f"{where}: step or attempt differ from the directory's name")
+    checkpoint = Checkpoint(
+        id=found_id,
+        step=fields["step"],
+        epoch=fields["epoch"],
+        attempt=fields["attempt"],
+        seq=fields["seq"],
+        parent=fields["parent"],
+        origin=fields["origin"],
+        utc_s=float(fields["utc_s"]),
+        size_bytes=fields["size_bytes"],
+        leaves=fields["leaves"],
+        world=fields["world"],
+        metrics={name: _decode_metric(value) for name, value in fields["metrics"].items()},
+        note=fields["note"],
+        tags=tuple(fields["tags"]),
+        pickle=fields["pickle"],
+    )
+    return checkpoint, found_run
+
+
+def _parse(head: bytes, where: str) -> dict[str, Any]:
+    if len(head) > MAX_HEAD_BYTES:
+        raise FormatError(f"{where}: the head has {len(head)} bytes, the limit is {MAX_HEAD_BYTES}")
+    try:
+        fields = json.loads(head)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: the head is not JSON ({type(error).__name__})") from error
+    if not isinstance(fields, dict):
+        raise FormatError(f"{where}: the head is not a JSON object")
+    return fields
+
+
+def _encode_metric(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _decode_metric(value: float | str) -> float:
+    return _NON_FINITE[value] if isinstance(value, str) else value
+
+
+class _Missing:
+    """Stands for a field that is not there; no predicate accepts it."""
+
+
+_MISSING = _Missing()
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is str and parse_checkpoint_id(value) is not None
+
+
+def _is_metric(value: object) -> bool:
+    return type(value) in (int, float) or (type(value) is str and value in _NON_FINITE)
+
+
+def _is_metrics(value: object) -> bool:
+    return isinstance(value, Mapping) and len(value) <= MAX_METRICS and all(map(_is_metric, value.values()))
+
+
+def _is_tags(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MAX_TAGS and all(map(_is_text, value))
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "format": lambda value: type(value) is int and value >= 1,
+    "run": _is_text,
+    "id": _is_id,
+    "step": _is_count,
+    "epoch": lambda value: value is None or _is_count(value),
+    "attempt": _is_count,
+    "seq": _is_count,
+    "parent": lambda value: value is None or _is_id(value),
+    "origin": lambda value: value is None or _is_id(value),
+    "utc_s": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "size_bytes": _is_count,
+    "leaves": _is_count,
+    "world": _is_count,
+    "metrics": _is_metrics,
+    "note": lambda value: type(value) is str and len(value) <= MAX_NOTE_CHARS,
+    "tags": _is_tags,
+    "pickle": lambda value: type(value) is bool,
+}

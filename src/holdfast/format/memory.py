@@ -1,0 +1,153 @@
+"""Memory for the leaves of a stored state, and arrays of any library on it; checked before it is allocated."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from holdfast.core.errors import FormatError
+from holdfast.core.limits import MAX_LEAVES, MAX_NDIM
+from holdfast.format.aliases import View
+from holdfast.format.arrays import Carrier, Destination, LeafInfo
+from holdfast.format.dtypes import (
+    DtypeName,
+    carrier_dtype,
+    freeze_dtype,
+    itemsize,
+    numpy_dtype,
+    storage_dtype,
+    torch_dtype,
+)
+from holdfast.format.frameworks import Frameworks
+from holdfast.format.nodes import Node, field, flag, int_list, malformed
+
+__all__ = ["ArraySpec", "LeafMemory", "leaf_nbytes", "view_carrier"]
+
+_MAX_BYTES = 1 << 60
+
+
+class ArraySpec(NamedTuple):
+    """What a node says of an array: which leaf, and what it looks like."""
+
+    leaf: int
+    dtype: DtypeName
+    shape: tuple[int, ...]
+    view: View | None
+    order: tuple[int, ...] | None
+
+
+def leaf_nbytes(info: LeafInfo) -> int:
+    """How many bytes a leaf must have; FormatError where its dtype or shape makes no sense."""
+    shape = info.shape
+    if len(shape) > MAX_NDIM or not all(type(length) is int and length >= 0 for length in shape):
+        raise FormatError(f"leaf {info.name!r}: {shape[:8]!r} is not a shape")
+    size_bytes = math.prod(shape) * itemsize(freeze_dtype(info.dtype))
+    if size_bytes > _MAX_BYTES:
+        raise FormatError(f"leaf {info.name!r}: {size_bytes} bytes are more than any machine has")
+    return size_bytes
+
+
+def view_carrier(base: Carrier, spec: ArraySpec, dtype: "np.dtype[Any]") -> Carrier:
+    """The part of the C-contiguous base's memory that a view describes; FormatError where it reaches outside."""
+    assert spec.view is not None
+    data = base.reshape(-1).view(np.uint8)
+    try:
+        return np.ndarray(spec.shape, dtype, data, spec.view.offset, spec.view.strides)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FormatError(f"a view of leaf {spec.leaf} reaches outside of it ({error})") from error
+
+
+class LeafMemory:
+    """Allocates each leaf once, when the first array of it is wanted."""
+
+    def __init__(self, leaves: Sequence[LeafInfo], frameworks: Frameworks) -> None:
+        if len(leaves) > MAX_LEAVES:
+            raise FormatError(f"{len(leaves)} leaves, the limit is {MAX_LEAVES}")
+        self._leaves = leaves
+        self._frameworks = frameworks
+        self._storage: dict[int, Carrier] = {}
+
+    def spec(self, node: Node) -> ArraySpec:
+        """What the node describes, checked."""
+        leaf = field(node, "leaf", int)
+        if not 0 <= leaf < len(self._leaves):
+            raise malformed(node, f"leaf to be below {len(self._leaves)}, found {leaf}")
+        info = self._leaves[leaf]
+        leaf_nbytes(info)
+        dtype, shape = freeze_dtype(info.dtype), tuple(info.shape)
+        if "view" in node:
+            return _view_spec(leaf, field(node, "view", dict))
+        if "order" not in node:
+            return ArraySpec(leaf, dtype, shape, None, None)
+        order = int_list(node, "order", MAX_NDIM)
+        if sorted(order) != list(range(len(shape))):
+            raise malformed(node, f"order to be a permutation of {len(shape)} axes")
+        return ArraySpec(leaf, dtype, shape, None, tuple(order))
+
+    def has(self, leaf: int) -> bool:
+        """Whether memory was allocated for the leaf."""
+        return leaf in self._storage
+
+    def storage(self, spec: ArraySpec) -> Carrier:
+        """The array's memory, of numpy's own dtype where it has one, else of the carrier's."""
+        if spec.leaf not in self._storage:
+            self._storage[spec.leaf] = self._allocate(spec)
+        base = self._storage[spec.leaf]
+        if spec.view is None:
+            return base
+        if not base.flags.c_contiguous:
+            raise FormatError(f"leaf {spec.leaf} is viewed, but not in C order")
+        return view_carrier(base, spec, storage_dtype(spec.dtype))
+
+    def leaf_carrier(self, leaf: int) -> Carrier:
+        """The memory of the whole leaf, allocated if it was not yet, as plain numbers."""
+        info = self._leaves[leaf]
+        spec = ArraySpec(leaf, freeze_dtype(info.dtype), tuple(info.shape), None, None)
+        return self.storage(spec).view(carrier_dtype(spec.dtype))
+
+    def destinations(self) -> list[Destination]:
+        """What has to be read."""
+        return [Destination(leaf, self.leaf_carrier(leaf)) for leaf in self._storage]
+
+    def numpy_array(self, spec: ArraySpec) -> Any:
+        """An array on the leaf's memory, to be filled later."""
+        wanted = numpy_dtype(spec.dtype)
+        storage = self.storage(spec)
+        return storage if storage.dtype == wanted else storage.view(wanted)
+
+    def tensor(self, spec: ArraySpec, node: Node) -> Any:
+        """A torch tensor on the leaf's memory; a numpy array where torch is not wanted or not installed."""
+        torch = self._frameworks.torch
+        if torch is None:
+            return self.numpy_array(spec)
+        dtype = torch_dtype(spec.dtype)
+        if dtype is None or (spec.view is not None and spec.view.offset % itemsize(spec.dtype)):
+            raise FormatError(f"the installed torch has no dtype {spec.dtype!r}", hint="load as numpy arrays")
+        try:
+            tensor = torch.from_numpy(self.storage(spec)).view(dtype)
+            if flag(node, "parameter"):
+                return torch.nn.Parameter(tensor, requires_grad=flag(node, "grad"))
+            return tensor.requires_grad_() if flag(node, "grad") else tensor
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise malformed(node, f"a tensor that torch can hold ({error})") from error
+
+    def _allocate(self, spec: ArraySpec) -> Carrier:
+        info = self._leaves[spec.leaf]
+        dtype, shape = storage_dtype(freeze_dtype(info.dtype)), tuple(info.shape)
+        order = spec.order or tuple(range(len(shape)))
+        try:
+            dense = np.empty([shape[axis] for axis in order], dtype)
+        except (MemoryError, ValueError) as error:
+            raise FormatError(f"no memory for leaf {info.name!r} ({leaf_nbytes(info)} bytes)") from error
+        return dense.transpose(np.argsort(order)) if spec.order else dense
+
+
+def _view_spec(leaf: int, view: Node) -> ArraySpec:
+    shape = int_list(view, "shape", MAX_NDIM, lambda length: 0 <= length < _MAX_BYTES)
+    strides = int_list(view, "strides", MAX_NDIM, lambda stride: abs(stride) < _MAX_BYTES)
+    offset = field(view, "offset", int)
+    dtype = freeze_dtype(view.get("dtype"))
+    if len(shape) != len(strides) or not 0 <= offset < _MAX_BYTES or math.prod(shape) * itemsize(dtype) > _MAX_BYTES:
+        raise malformed(view, "a view with a stride per axis and an offset in the leaf")
+    return ArraySpec(leaf, dtype, tuple(shape), View(offset, tuple(strides)), None)

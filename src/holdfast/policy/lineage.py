@@ -1,0 +1,251 @@
+"""Which checkpoint comes after which, which a rollback left behind, and which one a restore should try.
+
+Order is (attempt, step, seq), never time: clocks go backwards, attempts do not. Imports are light, for `holdfast ls`.
+"""
+
+from collections.abc import Iterable, Set
+from math import isnan
+
+from holdfast.core.errors import NoCheckpointError, UsageError
+from holdfast.core.names import parse_checkpoint_id
+from holdfast.core.values import Checkpoint, CheckpointName
+
+__all__ = ["ABANDONED", "LIVE", "abandoned_tips", "branches", "choose", "in_order", "live_line"]
+
+LIVE = "live"
+ABANDONED = "abandoned"
+
+# Where nothing readable is left of an attempt, nothing says where it came from. Most attempts continue the one before;
+# assuming so keeps the older part of the line, where the opposite guess would give it up.
+_UNKNOWN = "?"
+
+_HOW_TO_LIST = "`holdfast ls RUN` lists what there is"
+_NEAREST_SHOWN = 3
+
+
+def in_order(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Oldest to newest."""
+    return sorted(checkpoints, key=_place)
+
+
+def live_line(
+    checkpoints: Iterable[Checkpoint], *, origin: CheckpointName | None = None, attempt: int | None = None
+) -> set[CheckpointName]:
+    """The ids on the line that leads to the newest checkpoint; what is not on it was left behind by a rollback.
+
+    A running attempt that may not have saved yet is given by its number and the checkpoint it was restored from.
+    """
+    by_attempt = _by_attempt(checkpoints)
+    if attempt is None:
+        if not by_attempt:
+            return set()
+        attempt = max(by_attempt)
+        origin = _origin_said_by(by_attempt[attempt])
+    line = {checkpoint.id for checkpoint in by_attempt.get(attempt, ())}
+    return line | _ancestors(by_attempt, attempt, origin)
+
+
+def branches(
+    checkpoints: Iterable[Checkpoint], *, origin: CheckpointName | None = None, attempt: int | None = None
+) -> dict[CheckpointName, str]:
+    """LIVE or ABANDONED for each id, oldest first."""
+    ordered = in_order(checkpoints)
+    live = live_line(ordered, origin=origin, attempt=attempt)
+    return {checkpoint.id: LIVE if checkpoint.id in live else ABANDONED for checkpoint in ordered}
+
+
+def abandoned_tips(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName]) -> set[CheckpointName]:
+    """The newest usable checkpoint of each abandoned branch: the one that says how far that branch came."""
+    left = [c for c in in_order(checkpoints) if c.id not in live and not c.quarantined]
+    newest = {checkpoint.attempt: checkpoint for checkpoint in left}
+    # A branch may run on through later attempts; then its tip is in the last of them.
+    continued = dict(sorted(filter(None, map(_origin_place, newest.values()))))
+    return {c.id for c in newest.values() if continued.get(c.attempt, -1) < c.step}
+
+
+def choose(
+    checkpoints: Iterable[Checkpoint], which: str | int, *, by: str | None = None, mode: str = "min"
+) -> list[Checkpoint]:
+    """The checkpoint asked for, followed by the fallbacks in the order in which a restore should try them.
+
+    `which` is "latest", "best", a step, an id, or an unambiguous beginning of an id. Fallbacks are the older ones on
+    the same line, newest first, then older abandoned ones; never one of a later step than the one asked for.
+    Quarantined checkpoints are left out unless named by id.
+    """
+    ordered = in_order(checkpoints)
+    if not ordered:
+        raise NoCheckpointError(f"{_asked(which)}: the run has no checkpoints yet", hint="save one first")
+    chosen = _chosen(ordered, which, by=by, mode=mode)
+    older = [c for c in ordered if _place(c) < _place(chosen) and c.step <= chosen.step and not c.quarantined]
+    line = _line_to(ordered, chosen)
+    return [
+        chosen,
+        *(c for c in reversed(older) if c.id in line),
+        *(c for c in reversed(older) if c.id not in line),
+    ]
+
+
+def _place(checkpoint: Checkpoint) -> tuple[int, int, int, str]:
+    # The id only makes the order total where hostile data repeats a place.
+    return checkpoint.attempt, checkpoint.step, checkpoint.seq, checkpoint.id
+
+
+def _by_attempt(checkpoints: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]]:
+    groups: dict[int, list[Checkpoint]] = {}
+    for checkpoint in in_order(checkpoints):
+        groups.setdefault(checkpoint.attempt, []).append(checkpoint)
+    return groups
+
+
+def _line_to(ordered: list[Checkpoint], tip: Checkpoint) -> set[CheckpointName]:
+    by_attempt = _by_attempt(ordered)
+    own = {c.id for c in by_attempt[tip.attempt] if _place(c) <= _place(tip)}
+    return own | _ancestors(by_attempt, tip.attempt, _origin_said_by(by_attempt[tip.attempt]))
+
+
+def _ancestors(
+    by_attempt: dict[int, list[Checkpoint]], attempt: int, origin: CheckpointName | None
+) -> set[CheckpointName]:
+    line: set[CheckpointName] = set()
+    while origin is not None:
+        named = parse_checkpoint_id(origin)
+        # An attempt continues an older one. Anything else is forged, and following it might never end.
+        if origin != _UNKNOWN and (named is None or named.attempt >= attempt):
+            break
+        older = [number for number in by_attempt if number < attempt and (named is None or number <= named.attempt)]
+        if not older:
+            break
+        step = named.step if named is not None else by_attempt[attempt][0].step
+        attempt = max(older)
+        shared = _up_to(by_attempt[attempt], origin, step=step)
+        line.update(checkpoint.id for checkpoint in shared)
+        origin = _origin_said_by(by_attempt[attempt])
+    return line
+
+
+def _origin_said_by(checkpoints: list[Checkpoint]) -> CheckpointName | None:
+    """Where the attempt of these checkpoints came from: they all say the same, as far as their heads can be read."""
+    readable = [checkpoint for checkpoint in checkpoints if checkpoint.seq > 0]
+    return readable[-1].origin if readable else _UNKNOWN
+
+
+def _up_to(checkpoints: list[Checkpoint], origin: CheckpointName, *, step: int) -> list[Checkpoint]:
+    for index, checkpoint in enumerate(checkpoints):
+        if checkpoint.id == origin:
+            return checkpoints[: index + 1]
+    return [checkpoint for checkpoint in checkpoints if checkpoint.step <= step]  # the origin itself was pruned
+
+
+def _origin_place(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    named = parse_checkpoint_id(checkpoint.origin) if checkpoint.origin is not None else None
+    return (named.attempt, named.step) if named is not None and named.attempt < checkpoint.attempt else None
+
+
+def _chosen(ordered: list[Checkpoint], which: str | int, *, by: str | None, mode: str) -> Checkpoint:
+    if isinstance(which, bool) or not isinstance(which, str | int):
+        raise UsageError(
+            f"cannot choose a checkpoint by {which!r} ({type(which).__name__})",
+            hint='give "latest", "best", a step as an integer, or an id',
+        )
+    if isinstance(which, str) and which.isdecimal() and which.isascii():
+        which = int(which)
+    if isinstance(which, int):
+        return _at_step(ordered, which)
+    if which == "latest":
+        return _latest(ordered)
+    if which == "best":
+        return _best(ordered, by=by, mode=mode)
+    return _by_id(ordered, which)
+
+
+def _latest(ordered: list[Checkpoint]) -> Checkpoint:
+    live = live_line(ordered)
+    newest = next(c for c in reversed(ordered) if c.id in live)
+    usable = [c for c in ordered if not c.quarantined]
+    line = [c for c in usable if c.id in live]
+    # An abandoned one of a later step is what the rollback left on purpose: only its user may ask for it, by id.
+    last = line or [c for c in usable if c.step <= newest.step]
+    if last:
+        return last[-1]
+    left = [c.id for c in usable]
+    hint = f"abandoned by a rollback, and usable by id: {_listed(left)}" if left else _HOW_TO_LIST
+    raise NoCheckpointError(f"latest: {_all_quarantined(len(ordered) - len(usable))}", hint=hint)
+
+
+def _best(ordered: list[Checkpoint], *, by: str | None, mode: str) -> Checkpoint:
+    if mode not in ("min", "max"):
+        raise UsageError(f"mode {mode!r} is not known", hint='use "min" or "max"')
+    usable = [c for c in ordered if not c.quarantined]
+    if not usable:
+        raise NoCheckpointError(f"best: {_all_quarantined(len(ordered))}", hint=_HOW_TO_LIST)
+    name = by if by is not None else _only_metric(usable)
+    scored = [c for c in usable if not isnan(c.metrics.get(name, float("nan")))]
+    if not scored:
+        known = sorted({metric for c in usable for metric in c.metrics})
+        raise NoCheckpointError(
+            f"best: none of {len(usable)} checkpoints has a number for metric {name!r} (there are: {_listed(known)})",
+            hint="name a metric that was saved with by=, or save one with metrics={...}",
+        )
+    live = live_line(ordered)
+    ranked = [c for c in scored if c.id in live] or scored
+    sign = 1 if mode == "min" else -1
+    # `min` takes the first of equals; reversed, that is the newer one.
+    return min(reversed(ranked), key=lambda c: sign * c.metrics[name])
+
+
+def _only_metric(usable: list[Checkpoint]) -> str:
+    names = sorted({name for checkpoint in usable for name in checkpoint.metrics})
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise NoCheckpointError("best: no checkpoint was saved with a metric", hint="save with metrics={...}")
+    raise UsageError(f"best: by which metric? There are {_listed(names)}", hint=f"give by={names[0]!r}, for example")
+
+
+def _at_step(ordered: list[Checkpoint], step: int) -> Checkpoint:
+    live = live_line(ordered)
+    at_step = [c for c in ordered if c.step == step]
+    usable = [c for c in at_step if not c.quarantined]
+    found = [c for c in usable if c.id in live] or usable
+    if found:
+        return found[-1]
+    if at_step:
+        raise NoCheckpointError(
+            f"step {step} is quarantined: {at_step[-1].quarantined}",
+            hint=f"another step, or, to use it all the same, its id: {at_step[-1].id}",
+        )
+    steps = sorted({c.step for c in ordered if not c.quarantined})
+    below = [s for s in steps if s < step][-_NEAREST_SHOWN:]
+    above = [s for s in steps if s > step][:_NEAREST_SHOWN]
+    nearest = f"the nearest of {len(steps)}: {_listed(below + above)}" if steps else _all_quarantined(len(ordered))
+    raise NoCheckpointError(f"there is no checkpoint of step {step}; {nearest}", hint=_HOW_TO_LIST)
+
+
+def _by_id(ordered: list[Checkpoint], text: str) -> Checkpoint:
+    matching = [c for c in ordered if c.id == text] or [c for c in ordered if text and c.id.startswith(text)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise UsageError(
+            f"id {text!r} is ambiguous, {len(matching)} begin like this: {_listed([c.id for c in matching])}",
+            hint="give more of the id",
+        )
+    newest = ordered[-1]
+    raise NoCheckpointError(
+        f"no checkpoint is called {text!r}; the newest of {len(ordered)} is {newest.id}",
+        hint=f'give "latest", "best", a step such as {newest.step}, or an id; {_HOW_TO_LIST}',
+    )
+
+
+def _asked(which: str | int) -> str:
+    return f"step {which}" if isinstance(which, int) else str(which)
+
+
+def _all_quarantined(count: int) -> str:
+    return f"all {count} checkpoints are quarantined" if count > 1 else "the only checkpoint is quarantined"
+
+
+def _listed(items: "list[str] | list[int]") -> str:
+    shown = [str(item) for item in items[: 2 * _NEAREST_SHOWN]]
+    more = len(items) - len(shown)
+    return (", ".join(shown) + (f" and {more} more" if more else "")) or "none"

@@ -1,0 +1,1 @@
+"""Where blobs live: one protocol, and the stores that keep it."""

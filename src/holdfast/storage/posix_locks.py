@@ -1,0 +1,204 @@
+"""What this process has locked: the blobs that it holds as a live writer, and the run's lock.
+
+POSIX record locks belong to a process: its own descriptors never conflict, and closing any one of them drops the lock.
+So what this process has locked is kept in one registry. Whoever closes a descriptor of a run's file asks the registry,
+and a descriptor of a locked file is kept open until the lock is let go.
+"""
+
+import errno
+import os
+import threading
+
+from holdfast.storage.files import Files, Info, close_quietly
+from holdfast.storage.translate import check_ordinary
+
+__all__ = [
+    "LockedFile",
+    "Registry",
+    "close_blob",
+    "current_registry",
+    "hold_blob",
+    "identity_of",
+    "is_held",
+    "let_go",
+    "open_blob",
+    "put_back",
+    "try_lock",
+    "unlock",
+]
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+_Identity = tuple[int, int]
+
+
+class LockedFile:
+    """A file with a lock of this process, and the descriptors of it that must not be closed yet."""
+
+    __slots__ = ("descriptor", "files", "identity", "others", "registry", "spare", "turn", "users")
+
+    def __init__(self, registry: "Registry", files: Files, descriptor: int, identity: _Identity) -> None:
+        self.registry = registry
+        self.files = files
+        self.descriptor = descriptor
+        self.identity = identity
+        self.spare: list[int] = []
+        self.others: list[int] = []
+        self.users = 0
+        self.turn = threading.Lock()
+
+    def drop(self) -> None:
+        """Close everything, and so unlock. With the registry's guard held."""
+        self.registry.kept.pop(self.identity, None)
+        for descriptor in (self.descriptor, *self.spare, *self.others):
+            close_quietly(self.files, descriptor)
+
+
+class Registry:
+    """What one process has locked."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.guard = threading.Lock()
+        self.kept: dict[_Identity, LockedFile] = {}
+
+
+_newest = Registry()
+
+
+def current_registry() -> Registry:
+    """What this process has locked; a forked child begins with nothing."""
+    global _newest
+    # After a fork the child has the parent's memory, but none of its locks, and a guard that nobody may ever release.
+    if _newest.pid != os.getpid():
+        _newest = Registry()
+    return _newest
+
+
+def open_blob(files: Files, parent: int, name: str, where: str, *, direct: bool = False) -> tuple[int, Info]:
+    """A descriptor for reading, and what it is; IntegrityError where it is no ordinary file. For `put_back`."""
+    registry = current_registry()
+    if registry.kept and not direct:
+        with registry.guard:
+            kept = registry.kept.get(identity_of(files.info_at(parent, name)))
+            if kept is not None and kept.spare:
+                descriptor = kept.spare.pop()
+                return descriptor, files.info(descriptor)
+    descriptor = files.open_read(parent, name, direct=direct)
+    try:
+        info = files.info(descriptor)
+    except BaseException:
+        close_quietly(files, descriptor)
+        raise
+    try:
+        check_ordinary(info, where)
+    except BaseException:
+        put_back(files, descriptor, info)
+        raise
+    return descriptor, info
+
+
+def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
+    """Close a descriptor of a run's file, unless that would drop a lock. `spare`: it may serve another reader."""
+    registry = current_registry()
+    with registry.guard:
+        kept = registry.kept.get(identity_of(info))
+        if kept is None:
+            files.close(descriptor)
+        elif spare:
+            kept.spare.append(descriptor)
+        else:
+            kept.others.append(descriptor)
+
+
+def put_back(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
+    """`close_blob` for a descriptor that was only read: a failed close loses nothing."""
+    try:
+        close_blob(files, descriptor, info, spare=spare)
+    except OSError:
+        pass
+
+
+def hold_blob(files: Files, parent: int, name: str, where: str) -> LockedFile | None:
+    """Lock the blob for this process; None where it is locked already, by this process or another one."""
+    registry = current_registry()
+    with registry.guard:
+        if identity_of(files.info_at(parent, name)) in registry.kept:
+            return None
+        descriptor = files.open_update(parent, name)
+        try:
+            info = files.info(descriptor)
+            check_ordinary(info, where)
+            locked = try_lock(files, descriptor, where)
+        except BaseException:
+            close_quietly(files, descriptor)
+            raise
+        if not locked:
+            close_quietly(files, descriptor)
+            return None
+        kept = LockedFile(registry, files, descriptor, identity_of(info))
+        registry.kept[kept.identity] = kept
+        return kept
+
+
+def let_go(kept: LockedFile) -> None:
+    """Unlock. Nothing where it is a forked child that asks: the lock is its parent's."""
+    if kept.registry is current_registry():
+        with kept.registry.guard:
+            kept.drop()
+
+
+def is_held(files: Files, parent: int, name: str, where: str) -> bool:
+    """Whether this or another process has the blob locked."""
+    if identity_of(files.info_at(parent, name)) in current_registry().kept:
+        return True
+    descriptor, info = open_blob(files, parent, name, where)
+    try:
+        return files.lock_is_taken(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _warn_no_locks(where)
+        return False
+    finally:
+        put_back(files, descriptor, info)
+
+
+def identity_of(info: Info) -> _Identity:
+    """What is the same for all names and descriptors of a file."""
+    return info.device, info.inode
+
+
+def try_lock(files: Files, descriptor: int, where: str) -> bool:
+    """Whether the lock is ours now; also True, with a warning, where the file system has no locks."""
+    try:
+        return files.lock(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _warn_no_locks(where)
+        return True
+
+
+def unlock(kept: LockedFile) -> None:
+    """Give the lock back, and keep the file open for the next time."""
+    if kept.registry.kept.get(kept.identity) is not kept:
+        return  # closed meanwhile, which unlocked it
+    try:
+        kept.files.unlock(kept.descriptor)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _warn_no_locks(where: str) -> None:
+    if not _warned:
+        import logging  # 10 ms, for a message that hardly anybody ever sees
+
+        _warned.append(where)
+        logging.getLogger("holdfast").warning(
+            "%s: the file system has no locks; only exclusive creation guards against a second writer", where
+        )
+
+
+_warned: list[str] = []

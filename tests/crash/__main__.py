@@ -1,0 +1,85 @@
+"""`python -m tests.crash`: the whole rig. The last line is one JSON object, the exit status says if all is well."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.crash.damage import flip_every_bit, replace_every_file
+from tests.crash.explore import explore
+from tests.crash.fuzz import fuzz
+from tests.crash.mutants import catch_all
+from tests.crash.outcome import Outcome
+from tests.crash.power import cut_many
+from tests.crash.sweep import sweep
+
+__all__ = ["main"]
+
+_PARTS = ("states", "power_cuts", "calls", "bits", "fuzzed", "mutants")
+
+
+class Amounts(NamedTuple):
+    """How much of what; calls and bits are always done completely."""
+
+    states: int
+    power_cuts: int
+    fuzzed: int
+
+
+_AMOUNTS = {
+    "quick": Amounts(1_500, 12, 600),
+    "crash": Amounts(100_000, 200, 20_000),
+    "full": Amounts(1_000_000, 2_000, 400_000),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the parts, print what they found, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    parser.add_argument("--amount", choices=sorted(_AMOUNTS), default="crash")
+    parser.add_argument("--seed", type=int, default=20261115)
+    parser.add_argument("--only", choices=_PARTS, action="append", help="only this part (can be repeated)")
+    given = parser.parse_args(arguments)
+    amounts, seed, only = _AMOUNTS[given.amount], given.seed, given.only or _PARTS
+    parts: dict[str, Callable[[], Outcome]] = {
+        "states": lambda: explore(amounts.states, seed=seed),
+        "power_cuts": lambda: cut_many(amounts.power_cuts, seed=seed),
+        "calls": lambda: sweep(every=10 if given.amount == "quick" else 1),
+        "bits": lambda: _bits(at_most=2_000 if given.amount == "quick" else None),
+        "fuzzed": lambda: fuzz(amounts.fuzzed, seed=seed),
+    }
+    summary: dict[str, int] = dict.fromkeys(("states", "power_cuts", "calls", "bits", "fuzzed", "violations"), 0)
+    for name, run in parts.items():
+        if name not in only:
+            continue
+        outcome = _timed(name, run)
+        summary[name] = outcome.counted
+        summary["violations"] += len(outcome.violations)
+    summary["mutants"] = summary["mutants_caught"] = 0
+    if "mutants" in only:
+        begin_s = time.monotonic()
+        summary["mutants"], summary["mutants_caught"], escaped = catch_all()
+        print(
+            f"mutants ({time.monotonic() - begin_s:.0f} s): {summary['mutants_caught']} of {summary['mutants']} caught"
+        )
+        print(*(f"  {line}" for line in escaped), sep="\n")
+    print(json.dumps(summary), flush=True)
+    return int(summary["violations"] > 0 or summary["mutants"] != summary["mutants_caught"])
+
+
+def _bits(*, at_most: int | None) -> Outcome:
+    flipped, replaced = flip_every_bit(at_most=at_most), replace_every_file()
+    return Outcome(flipped.counted + replaced.counted, flipped.violations + replaced.violations)
+
+
+def _timed(name: str, run: Callable[[], Outcome]) -> Outcome:
+    begin_s = time.monotonic()
+    outcome = run()
+    print(f"{name} ({time.monotonic() - begin_s:.0f} s): {outcome}", flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,195 @@
+"""Part (d): every bit of every file of a small run flipped, and files cut, emptied, swapped or replaced."""
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.core.errors import FormatError, HoldfastError
+from holdfast.core.names import JOURNAL_NAME, MARKER_NAME
+from holdfast.storage.files import Files
+from holdfast.testing.memory_files import MemoryFiles
+from tests.crash.models import Tree
+from tests.crash.oracle import describe
+from tests.crash.outcome import Hang, Outcome, Progress, deadline
+from tests.crash.subject import RUN, Program, quiet, small_and_fast
+
+__all__ = [
+    "FLOATS",
+    "NEWEST",
+    "OLDER",
+    "Baseline",
+    "check_restore",
+    "flip_every_bit",
+    "make_baseline",
+    "replace_every_file",
+]
+
+FLOATS = 20
+_DEADLINE_S = 20.0
+_PROCESSES = 2
+_SLICE_BYTES = 256
+OLDER, NEWEST = 1, 2
+
+
+class Baseline(NamedTuple):
+    """A run with two checkpoints, its marks, attempts and journal, at rest."""
+
+    tree: Tree
+    older: str
+    newest: str
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, data in self.tree.items() if data is not None]
+
+    def allowed(self, path: str) -> set[int]:
+        """Which saves may be restored when this file is damaged: the older one only where the newest is hit."""
+        return {OLDER, NEWEST} if f"/{self.newest}/" in path else {NEWEST}
+
+
+def make_baseline() -> Baseline:
+    disk = MemoryFiles()
+    ids = []
+    program = Program(floats=FLOATS)
+    checkpointer = program.checkpointer(disk)
+    for number in (OLDER, NEWEST):
+        program.become(number)
+        ids.append(checkpointer.save(step=number).wait())
+    disk.die()
+    again = disk.another_process()
+    Program(floats=FLOATS).checkpointer(again).restore()  # leaves marks and a second attempt
+    again.die()
+    return Baseline(disk.tree(), *ids)
+
+
+def check_restore(files: Files, allowed: set[int], *, path: str = RUN, may_refuse: bool = False) -> str:
+    """What is wrong with a restore from a damaged run, or nothing."""
+    program = Program(floats=FLOATS)
+    try:
+        with deadline(_DEADLINE_S), quiet():
+            result = program.checkpointer(files, path).restore()
+    except FormatError as error:
+        return "" if may_refuse else f"refused: {describe(error)}"
+    except HoldfastError as error:
+        return f"refused: {describe(error)}"
+    except Hang as error:
+        return f"hung: {error}"
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return f"traceback: {type(error).__name__}: {error} at {where.filename}:{where.lineno}"
+    if result is None:
+        return "started from scratch (I12)"
+    found = program.saved()
+    if found is None:
+        return f"step {result.step} was restored with other bits than were saved (I4)"
+    return "" if found in allowed else f"restored save {found}, allowed are {sorted(allowed)}"
+
+
+def flip_every_bit(*, at_most: int | None = None) -> Outcome:
+    """Each bit alone. `at_most` takes that many, evenly spread."""
+    with small_and_fast():
+        baseline = make_baseline()
+        bits = sum(len(baseline.tree[path] or b"") * 8 for path in baseline.paths)
+        stride = 1 if at_most is None else max(1, bits // at_most)
+        tasks = [(baseline, path, begin, stride) for path in baseline.paths for begin in _slices(baseline, path)]
+        progress = Progress("bit flips", bits // stride)
+        flips, violations = 0, []
+        with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
+            for done, problems in pool.imap_unordered(_flip_slice, tasks):
+                flips += done
+                violations += problems
+                progress.show(flips, len(violations))
+    return Outcome(flips, violations)
+
+
+def _slices(baseline: Baseline, path: str) -> range:
+    return range(0, len(baseline.tree[path] or b""), _SLICE_BYTES)
+
+
+def _flip_slice(task: tuple[Baseline, str, int, int]) -> tuple[int, list[str]]:
+    baseline, path, begin, stride = task
+    data = baseline.tree[path] or b""
+    last = min(len(data), begin + _SLICE_BYTES)
+    problems = []
+    bits = [bit for bit in range(begin * 8, last * 8) if bit % stride == 0]
+    for bit in bits:
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        disk = MemoryFiles.from_tree({**baseline.tree, path: bytes(damaged)})
+        problem = check_restore(disk, baseline.allowed(path), may_refuse=path.endswith(MARKER_NAME))
+        disk.die()
+        if problem:
+            problems.append(f"bit {bit} of {path}: {problem}")
+    return len(bits), problems
+
+
+def replace_every_file() -> Outcome:
+    """Each file cut, emptied, zeroed, swapped, or replaced by a link, a FIFO or a directory, on a real file system."""
+    violations: list[str] = []
+    count = 0
+    with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-damage-") as scratch:
+        baseline = make_baseline()
+        for path in baseline.paths:
+            for what, replace in _replacements(baseline, path):
+                root = Path(scratch) / str(count)
+                _write_tree(baseline.tree, root)
+                replace(root)
+                problem = check_restore(
+                    Files(), baseline.allowed(path), path=f"{root}{RUN}", may_refuse=not path.endswith(JOURNAL_NAME)
+                )
+                if problem and not _is_excused(path, what, problem):
+                    violations.append(f"{path} {what}: {problem}")
+                shutil.rmtree(root)
+                count += 1
+    return Outcome(count, violations)
+
+
+def _is_excused(path: str, what: str, problem: str) -> bool:
+    """Losing the marker or the lock altogether may be refused: holdfast cannot tell whose directory it is."""
+    return path.endswith((MARKER_NAME, "/lock")) and problem.startswith("refused: ")
+
+
+def _replacements(baseline: Baseline, path: str) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    data = baseline.tree[path] or b""
+    for length in sorted({0, 1, len(data) // 2, len(data) - 1, 512, 4096}):
+        if 0 <= length < len(data):
+            yield f"cut to {length} bytes", lambda root, length=length: (root / path).write_bytes(data[:length])
+    yield "zeroed", lambda root: (root / path).write_bytes(bytes(len(data)))
+    yield "with a byte more", lambda root: (root / path).write_bytes(data + b"\0")
+    yield "a link to the same bytes", lambda root: _link(root, path)
+    yield "a link to itself", lambda root: _swap_in(root / path, lambda p: p.symlink_to(p.name))
+    yield "a FIFO", lambda root: _swap_in(root / path, os.mkfifo)
+    yield "a directory", lambda root: _swap_in(root / path, os.mkdir)
+    for one, other in ((baseline.newest, baseline.older), (baseline.older, baseline.newest)):
+        if f"/{one}/" in path:
+            swapped = path.replace(one, other)
+            yield "the other step's", lambda root, swapped=swapped: shutil.copyfile(root / swapped, root / path)
+            yield (
+                "a link to the other step's",
+                lambda root, swapped=swapped: _swap_in(root / path, lambda p: p.symlink_to(root / swapped)),
+            )
+
+
+def _link(root: Path, path: str) -> None:
+    elsewhere = root / "elsewhere"
+    (root / path).rename(elsewhere)
+    (root / path).symlink_to(elsewhere)
+
+
+def _swap_in(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+def _write_tree(tree: Tree, root: Path) -> None:
+    root.mkdir(mode=0o700)
+    for path, data in tree.items():
+        if data is None:
+            (root / path).mkdir(mode=0o700)
+        else:
+            (root / path).write_bytes(data)

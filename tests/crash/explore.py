@@ -1,0 +1,124 @@
+"""Part (a): every legal crash state of recorded sequences, restored and checked."""
+
+import hashlib
+import itertools
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from holdfast.core.errors import HoldfastError
+from tests.crash.models import MODELS, Choices, CrashPoint, Tree
+from tests.crash.oracle import check_disk
+from tests.crash.outcome import Outcome, Progress
+from tests.crash.sequences import SEQUENCES, Recorded, record
+from tests.crash.subject import quiet, small_and_fast
+
+__all__ = ["explore", "replay"]
+
+_TURN = 4
+_THOROUGH_EVERY = 8
+_ENOUGH_FRUITLESS = 20_000
+_PROCESSES = 2
+
+
+class _Task(NamedTuple):
+    sequence: str
+    model: str
+    wanted: int
+    seed: int
+    until_s: float
+
+
+class _Done(NamedTuple):
+    sequence: str
+    model: str
+    states: int
+    violations: list[str]
+
+
+def explore(wanted: int, *, seed: int, sequences: list[str] | None = None, limit_s: float = 3600.0) -> Outcome:
+    """Check at least that many distinct states if there are so many, spread over sequences and models."""
+    names = list(sequences or SEQUENCES)
+    until_s = time.monotonic() + limit_s
+    # Some sequences have few states; what they leave over is spread over the others.
+    share = -(-wanted * 14 // (10 * len(names) * len(MODELS)))
+    tasks = [_Task(name, model, share, seed, until_s) for name in names for model in MODELS]
+    progress = Progress("crash states", wanted)
+    states, violations = 0, []
+    with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
+        for done in pool.imap_unordered(_explore_one, tasks):
+            states += done.states
+            violations += done.violations
+            progress.show(states, len(violations))
+    return Outcome(states, violations)
+
+
+def replay(sequence: str, model: str, crash_point: int, choices: Choices) -> tuple[Tree, str]:
+    """One state again, and what is wrong with it."""
+    with small_and_fast():
+        recorded = record(sequence)
+        tree = CrashPoint(recorded.initial, recorded.operations[:crash_point], model).tree(choices)
+        expected = recorded.expectation(crash_point)
+        return tree, check_disk(tree, expected, floats=recorded.floats, thorough=True)
+
+
+def _explore_one(task: _Task) -> _Done:
+    with small_and_fast(), quiet():
+        try:
+            recorded = record(task.sequence)
+        except (AssertionError, HoldfastError) as error:
+            return _Done(task.sequence, task.model, 0, [f"{task.sequence!r} without any fault: {error}"])
+        return _explore_recorded(recorded, task)
+
+
+def _explore_recorded(recorded: Recorded, task: _Task) -> _Done:
+    seen: set[bytes] = set()
+    checked: set[bytes] = set()
+    violations: list[str] = []
+    fruitless = 0
+    for crash_point, choices, tree in _states(recorded, task):
+        if len(seen) >= task.wanted or fruitless > _ENOUGH_FRUITLESS or time.monotonic() > task.until_s:
+            break
+        content = _digest(tree)
+        expected = recorded.expectation(crash_point)
+        # The same disk counts once, but is checked again where more had been promised by then.
+        promise = content + repr(sorted(expected.allowed)).encode() + bytes([expected.may_be_empty])
+        seen.add(content)
+        fruitless += 1
+        if promise in checked:
+            continue
+        fruitless = 0
+        checked.add(promise)
+        thorough = len(checked) % _THOROUGH_EVERY == 0
+        problem = check_disk(tree, expected, floats=recorded.floats, thorough=thorough)
+        if problem:
+            violations.append(f"{task.sequence!r}, {task.model!r}, {crash_point}, {choices}: {problem}")
+    return _Done(task.sequence, task.model, len(seen), violations)
+
+
+def _states(recorded: Recorded, task: _Task) -> Iterator[tuple[int, Choices, Tree]]:
+    """A few of each crash point in turn, the likeliest first."""
+    points = []
+    for crash_point in range(1, len(recorded.operations) + 1):
+        point = CrashPoint(recorded.initial, recorded.operations[:crash_point], task.model)
+        rng = random.Random(f"{task.seed} {task.sequence} {task.model} {crash_point}")
+        points.append((crash_point, point, point.choices(rng)))
+    while points:
+        left = []
+        for crash_point, point, choices in points:
+            turn = list(itertools.islice(choices, _TURN))
+            yield from ((crash_point, chosen, point.tree(chosen)) for chosen in turn)
+            if len(turn) == _TURN:
+                left.append((crash_point, point, choices))
+        points = left
+
+
+def _digest(tree: Tree) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(tree):
+        data = tree[path]
+        digest.update(f"{path} {-1 if data is None else len(data)} ".encode())
+        digest.update(data or b"")
+    return digest.digest()

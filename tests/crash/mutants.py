@@ -1,0 +1,336 @@
+"""Deliberately broken variants of holdfast, and the part of the rig that must catch each.
+
+A rig that finds nothing proves nothing until it has found these.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.names import MANIFEST_NAME
+from holdfast.engine import catalog as catalog_module
+from holdfast.engine import reading, saving, session
+from holdfast.engine.commit import remove_checkpoint
+from holdfast.engine.journal import read_events
+from holdfast.format import manifest as manifest_module
+from holdfast.storage import posix_writer
+from holdfast.storage.files import Files
+from holdfast.storage.posix import PosixStore
+from tests.crash.children import Tell, listen, start
+from tests.crash.damage import flip_every_bit, replace_every_file
+from tests.crash.explore import explore
+from tests.crash.fuzz import fuzz
+from tests.crash.outcome import Outcome, Progress
+from tests.crash.power import cut_many
+from tests.crash.sweep import sweep
+
+__all__ = ["CATCHERS", "MUTANTS", "Mutant", "catch_all", "is_caught"]
+
+_SEED = 7
+_DEADLINE_S = 300.0
+
+
+class Mutant(NamedTuple):
+    """What is broken, how, and who must notice."""
+
+    name: str
+    break_it: Callable[[], None]
+    caught_by: str
+    promise: str
+
+
+class _Between:
+    """Sits between the store and its files, and does one thing wrong; passes on the rest."""
+
+    def __init__(self, inner: Files) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _put_between(broken: type[_Between]) -> None:
+    original = PosixStore.__init__
+
+    def begin(self: PosixStore, *arguments: Any, files: Files | None = None, **options: Any) -> None:
+        original(self, *arguments, files=broken(files or Files()), **options)  # type: ignore[arg-type]
+
+    PosixStore.__init__ = begin  # type: ignore[method-assign]
+
+
+def _no_directory_sync() -> None:
+    class Broken(_Between):
+        def sync_dir(self, descriptor: int) -> None:
+            pass
+
+    _put_between(Broken)
+
+
+def _no_parent_sync() -> None:
+    class Broken(_Between):
+        _roots: set[int] = set()  # noqa: RUF012 - shared on purpose: one process, one run at a time
+
+        def open_root(self, path: str) -> int:
+            descriptor = self._inner.open_root(path)
+            self._roots.add(descriptor)
+            return descriptor
+
+        def close(self, descriptor: int) -> None:
+            self._roots.discard(descriptor)
+            self._inner.close(descriptor)
+
+        def sync_dir(self, descriptor: int) -> None:
+            if descriptor not in self._roots:
+                self._inner.sync_dir(descriptor)
+
+    _put_between(Broken)
+
+
+def _no_file_sync() -> None:
+    class Broken(_Between):
+        def sync(self, descriptor: int) -> None:
+            pass
+
+    _put_between(Broken)
+
+
+def _acknowledge_before_sync() -> None:
+    class Broken(_Between):
+        """Every sync happens when the next one is asked for."""
+
+        _late: Callable[[], None] = staticmethod(lambda: None)
+
+        def sync_dir(self, descriptor: int) -> None:
+            self._late()
+            self._late = lambda: _quietly(self._inner.sync_dir, descriptor)
+
+    _put_between(Broken)
+
+
+def _write_in_place() -> None:
+    def publish_in_place(files: Files, parent: int, name: str, data: bytes) -> None:
+        posix_writer._write_durably(files, parent, name, data)
+
+    posix_writer.publish_file = publish_in_place
+
+
+def _manifest_first() -> None:
+    waiting: list[Callable[[], None]] = []
+    write, finish, publish = posix_writer.PosixWriter.write_at, posix_writer.PosixWriter.finish, PosixStore.publish
+
+    def write_later(self: posix_writer.PosixWriter, block: memoryview, offset: int) -> None:
+        kept = bytes(block)
+        waiting.append(lambda: write(self, memoryview(kept), offset))
+
+    def finish_later(self: posix_writer.PosixWriter, size_bytes: int) -> None:
+        waiting.append(lambda: finish(self, size_bytes))
+
+    def publish_and_write(self: PosixStore, key: str, data: bytes) -> None:
+        publish(self, key, data)
+        if key.endswith(MANIFEST_NAME):
+            while waiting:
+                waiting.pop(0)()
+
+    posix_writer.PosixWriter.write_at = write_later  # type: ignore[method-assign]
+    posix_writer.PosixWriter.finish = finish_later  # type: ignore[method-assign]
+    PosixStore.publish = publish_and_write  # type: ignore[method-assign]
+
+
+def _retry_after_sync_error() -> None:
+    class Broken(_Between):
+        def sync(self, descriptor: int) -> None:
+            try:
+                self._inner.sync(descriptor)
+            except OSError:
+                self._inner.sync(descriptor)
+
+    _put_between(Broken)
+
+
+def _no_digest_check() -> None:
+    class Agreeable(str):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = str.__hash__
+
+    reading.digest_hex = lambda data: Agreeable()
+
+
+def _no_manifest_digest() -> None:
+    def split_without_looking(data: bytes, where: str) -> tuple[bytes, memoryview]:
+        first, _, third = data.split(b"\n")[:3]
+        return first[len(b'{"head":') : -1], memoryview(third)[len(b'"body":') : -1]
+
+    manifest_module._split = split_without_looking
+
+
+def _prune_data_first() -> None:
+    remove = PosixStore.remove
+
+    def remove_later(self: PosixStore, key: str) -> None:
+        if not key.endswith(MANIFEST_NAME):
+            remove(self, key)
+
+    PosixStore.remove = remove_later  # type: ignore[method-assign]
+
+
+def _prune_before_commit() -> None:
+    def make_much_room(current: session.Session, layout: object, keep: object) -> None:
+        for checkpoint in current.catalog().checkpoints:
+            remove_checkpoint(current.store, checkpoint.id, attempt=current.attempt, marks={})
+
+    saving._make_room = make_much_room  # type: ignore[assignment]
+
+
+def _no_fence() -> None:
+    from holdfast.engine import commit
+
+    commit.check_fence = lambda store, attempt: None
+
+
+def _rename_replaces() -> None:
+    class Broken(_Between):
+        def rename(self, parent: int, old: str, new: str) -> None:
+            _quietly(self._inner.unlink, parent, new)
+            self._inner.rename(parent, old, new)
+
+    _put_between(Broken)
+
+
+def _ignore_short_writes() -> None:
+    class Broken(_Between):
+        def write_at(self, descriptor: int, data: memoryview, offset: int) -> int:
+            self._inner.write_at(descriptor, data, offset)
+            return len(data)
+
+    _put_between(Broken)
+
+
+def _trust_the_journal() -> None:
+    read = catalog_module.read_catalog
+
+    def read_what_the_journal_knows(store: Any, run_id: str, **options: Any) -> catalog_module.Catalog:
+        found = read(store, run_id, **options)
+        known = {event.get("id") for event in read_events(store) if event["event"] == "committed"}
+        return found._replace(checkpoints=[c for c in found.checkpoints if c.id in known])
+
+    session.read_catalog = read_what_the_journal_knows
+
+
+def _empty_on_error() -> None:
+    look = PosixStore.list
+
+    def look_away(self: PosixStore, group: str = "") -> Any:
+        try:
+            return look(self, group)
+        except HoldfastError:
+            return []
+
+    PosixStore.list = look_away  # type: ignore[method-assign]
+
+
+def _false_success() -> None:
+    from holdfast.checkpointer import Checkpointer, PendingCheckpoint
+
+    def report_success(self: Checkpointer, pending: PendingCheckpoint, error: HoldfastError) -> None:
+        pending.id = "surely"
+
+    Checkpointer._report_failure = report_success  # type: ignore[method-assign]
+
+
+def _save_raises() -> None:
+    from holdfast.checkpointer import Checkpointer, PendingCheckpoint
+
+    def report_loudly(self: Checkpointer, pending: PendingCheckpoint, error: HoldfastError) -> None:
+        raise error
+
+    Checkpointer._report_failure = report_loudly  # type: ignore[method-assign]
+
+
+def _wait_for_fifos() -> None:
+    import os
+
+    def open_and_wait(self: Files, parent: int, name: str, *, direct: bool = False) -> int:
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=parent)
+
+    Files.open_read = open_and_wait  # type: ignore[method-assign]
+
+
+def _believe_sizes() -> None:
+    manifest_module._check_leaves = lambda body, where: None
+    manifest_module._check_shards = lambda body, where: None
+
+
+def _quietly(call: Callable[..., object], *arguments: object) -> None:
+    try:
+        call(*arguments)
+    except OSError:
+        pass
+
+
+CATCHERS: dict[str, Callable[[], Outcome]] = {
+    "crash states": lambda: explore(3_000, seed=_SEED),
+    "power cuts": lambda: cut_many(24, seed=_SEED),
+    "failing calls": lambda: sweep(every=2),
+    "bit flips": lambda: flip_every_bit(at_most=3_000),
+    "replaced files": replace_every_file,
+    "fuzz": lambda: fuzz(3_000, seed=_SEED),
+}
+"""The parts of the rig, in the amounts that suffice for a mutant."""
+
+MUTANTS = [
+    Mutant("no directory is ever synced", _no_directory_sync, "crash states", "I5"),
+    Mutant("no directory is ever synced, on a real disk", _no_directory_sync, "power cuts", "I5"),
+    Mutant("the run's own directory is not synced", _no_parent_sync, "crash states", "I5"),
+    Mutant("no file is ever synced", _no_file_sync, "crash states", "I5"),
+    Mutant("no file is ever synced, on a real disk", _no_file_sync, "power cuts", "I5"),
+    Mutant("acknowledges before the last sync", _acknowledge_before_sync, "crash states", "I5"),
+    Mutant("writes documents in place", _write_in_place, "crash states", "I1"),
+    Mutant("writes the manifest first", _manifest_first, "crash states", "I2"),
+    Mutant("syncs again after a failed sync", _retry_after_sync_error, "failing calls", "I5"),
+    Mutant("does not check the digests of chunks", _no_digest_check, "bit flips", "I4"),
+    Mutant("does not check the digest of the manifest", _no_manifest_digest, "bit flips", "I4"),
+    Mutant("prunes data before the manifest", _prune_data_first, "crash states", "I2"),
+    Mutant("prunes before it commits", _prune_before_commit, "crash states", "I6"),
+    Mutant("does not look at newer attempts", _no_fence, "crash states", "I11"),
+    Mutant("a rename replaces", _rename_replaces, "crash states", "I3"),
+    Mutant("takes a short write for a whole one", _ignore_short_writes, "failing calls", "I4"),
+    Mutant("believes the journal, not the manifests", _trust_the_journal, "crash states", "I1"),
+    Mutant("takes a directory that cannot be read for an empty one", _empty_on_error, "failing calls", "I12"),
+    Mutant("reports failed saves as durable", _false_success, "failing calls", "I8"),
+    Mutant("a failed save raises", _save_raises, "failing calls", "I7"),
+    Mutant("waits for a FIFO in the place of a file", _wait_for_fifos, "replaced files", "I7"),
+    Mutant("believes the sizes in a manifest", _believe_sizes, "fuzz", "I10"),
+]
+
+
+def is_caught(mutant: Mutant) -> str:
+    """What its catcher found, in a child process that is broken that way; empty where it found nothing."""
+
+    def live(tell: Tell) -> None:
+        mutant.break_it()
+        outcome = CATCHERS[mutant.caught_by]()
+        if outcome.skipped:
+            tell(f"skipped {outcome.skipped}")
+        elif outcome.violations:
+            tell(f"caught {len(outcome.violations)} violations: {outcome.violations[0][:300]}")
+
+    lines = listen(*start(live), deadline_s=_DEADLINE_S)
+    # A mutant that cannot even run the rig's own program is caught as well, and loudly.
+    return next((line for line in lines if line.startswith(("caught ", "skipped ", "problem "))), "")
+
+
+def catch_all() -> tuple[int, int, list[str]]:
+    """How many mutants there are, how many were caught, and the names of the others."""
+    progress = Progress("mutants", len(MUTANTS))
+    escaped = []
+    for count, mutant in enumerate(MUTANTS, 1):
+        found = is_caught(mutant)
+        if not found:
+            escaped.append(f"{mutant.name} ({mutant.promise}) was not caught by {mutant.caught_by}")
+        progress.show(count, len(escaped))
+    return len(MUTANTS), len(MUTANTS) - len(escaped), escaped

@@ -1,0 +1,81 @@
+"""One writer at a time: live ones are respected, dead ones taken over, older ones fenced off (I11)."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from holdfast.core.errors import FencedError, RunBusyError
+from holdfast.engine.attempts import begin_attempt, check_fence, latest_holder
+from holdfast.storage.posix import PosixStore
+from holdfast.testing import FakeClock
+
+
+def test_attempts_are_numbered_from_one(store, clock):
+    assert latest_holder(store) is None
+
+    assert begin_attempt(store, clock) == 1
+
+    holder = latest_holder(store)
+    assert holder is not None
+    assert (holder.attempt, holder.pid, holder.alive) == (1, os.getpid(), True)
+
+
+def test_a_second_live_writer_is_refused_and_told_who_holds_the_run(store, clock):
+    begin_attempt(store, clock)
+
+    with pytest.raises(RunBusyError, match=f"attempt 1: pid {os.getpid()}"):
+        begin_attempt(store, clock)
+
+    check_fence(store, 1)
+
+
+def test_a_takeover_fences_the_older_attempt(store, clock):
+    begin_attempt(store, clock)
+
+    assert begin_attempt(store, clock, takeover=True) == 2
+
+    check_fence(store, 2)
+    with pytest.raises(FencedError, match="attempt 1 may no longer write"):
+        check_fence(store, 1)
+
+
+def test_a_writer_that_let_go_is_followed_without_a_takeover(store, clock):
+    begin_attempt(store, clock)
+    store.let_go("attempts/000001.json")
+
+    assert begin_attempt(store, clock) == 2
+
+
+def hold_forever(path: str, ready) -> None:
+    store = PosixStore(path, create=True)
+    begin_attempt(store, FakeClock())
+    ready.set()
+    signal.pause()
+
+
+def test_a_holder_in_another_process_is_respected_until_it_is_killed(tmp_path, clock):
+    path = str(tmp_path / "run")
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=hold_forever, args=(path, ready))
+    holder.start()
+    assert ready.wait(60)
+    store = PosixStore(path, create=True)
+
+    with pytest.raises(RunBusyError, match=f"pid {holder.pid}"):
+        begin_attempt(store, clock)
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join(60)
+
+    assert begin_attempt(store, clock) == 2
+    store.close()
+
+
+def test_a_damaged_attempt_file_still_counts(tmp_path, store, clock):
+    begin_attempt(store, clock)
+    store.let_go("attempts/000001.json")
+    (tmp_path / "run" / "attempts" / "000001.json").write_bytes(b"\x00garbage")
+
+    assert begin_attempt(store, clock) == 2

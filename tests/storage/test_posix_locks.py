@@ -1,0 +1,330 @@
+"""Locks and holds between real processes, threads and forked children."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import RunBusyError, StorageError
+from holdfast.storage.files import Files
+from holdfast.storage.posix import PosixStore
+from holdfast.testing import FakeClock, Fault, FaultyFiles
+
+_PATIENCE_S = 30.0
+
+_CHILD = """
+import sys
+from holdfast.core.errors import RunBusyError
+from holdfast.storage.posix import PosixStore
+
+def can_lock():
+    try:
+        with store.exclusive(0.0):
+            return True
+    except RunBusyError:
+        return False
+
+store = PosixStore(sys.argv[1])
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+class _Process:
+    """Another process with the run open, which answers expressions about its `store`."""
+
+    def __init__(self, run: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, expression: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(expression + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def other(store: PosixStore, run: Path) -> Iterator[_Process]:
+    process = _Process(run)
+    yield process
+    process.kill()
+
+
+def _try_lock(store: PosixStore, deadline_s: float = 0.0) -> bool:
+    try:
+        with store.exclusive(deadline_s):
+            return True
+    except RunBusyError:
+        return False
+
+
+def test_the_lock_of_another_process_is_respected_until_it_is_killed(store: PosixStore, other: _Process) -> None:
+    assert other.ask("store.exclusive(30.0).__enter__()") == "None"
+
+    while_it_lives = _try_lock(store)
+    other.kill()
+
+    assert (while_it_lives, _try_lock(store, _PATIENCE_S)) == (False, True)
+
+
+def test_another_process_respects_our_lock(store: PosixStore, other: _Process) -> None:
+    with store.exclusive(_PATIENCE_S):
+        while_we_have_it = other.ask("can_lock()")
+
+    assert (while_we_have_it, other.ask("can_lock()")) == ("False", "True")
+
+
+def test_a_blob_held_by_another_process_is_free_once_that_is_killed(store: PosixStore, other: _Process) -> None:
+    store.publish("attempts/1", b"x")
+    assert other.ask("store.hold('attempts/1')") == "True"
+
+    while_it_lives = (store.is_held("attempts/1"), store.hold("attempts/1"))
+    other.kill()
+
+    assert while_it_lives == (True, False)
+    assert (store.is_held("attempts/1"), store.hold("attempts/1")) == (False, True)
+
+
+def test_asking_whether_a_blob_is_held_does_not_hold_it(store: PosixStore, other: _Process) -> None:
+    store.publish("attempts/1", b"x")
+    store.hold("attempts/1")
+
+    answers = [other.ask("store.is_held('attempts/1')") for _ in range(2)]
+    store.let_go("attempts/1")
+
+    assert answers == ["True", "True"]
+    assert other.ask("store.is_held('attempts/1')") == "False"
+    assert store.hold("attempts/1")
+
+
+_USES: dict[str, Callable[[PosixStore], object]] = {
+    "read": lambda store: store.read("attempts/1", 100),
+    "open": lambda store: store.open("attempts/1").close(),
+    "heads": lambda store: store.list_heads(["attempts"], "1", 10),
+    "tail": lambda store: store.read_tail("attempts/1", 10),
+    "append": lambda store: store.append("attempts/1", b"x", durable=True),
+    "is_held": lambda store: store.is_held("attempts/1"),
+    "second hold": lambda store: store.hold("attempts/1"),
+    "list": lambda store: store.list("attempts"),
+}
+
+
+@pytest.mark.parametrize("use", _USES.values(), ids=_USES)
+def test_no_use_of_a_held_blob_in_its_own_process_drops_the_hold(
+    store: PosixStore, run: Path, other: _Process, use: Callable[[PosixStore], object]
+) -> None:
+    store.publish("attempts/1", b"x")
+    store.hold("attempts/1")
+    second = PosixStore(run)
+
+    use(store)
+    use(second)
+    second.close()
+
+    assert other.ask("store.hold('attempts/1')") == "False"
+
+
+def test_a_reader_opened_before_the_hold_does_not_drop_it_when_it_closes(store: PosixStore, other: _Process) -> None:
+    store.publish("attempts/1", b"x")
+    reader = store.open("attempts/1")
+    store.hold("attempts/1")
+
+    reader.close()
+
+    assert other.ask("store.is_held('attempts/1')") == "True"
+
+
+def test_reading_a_held_blob_many_times_opens_no_more_descriptors(store: PosixStore) -> None:
+    store.publish("attempts/1", b"x")
+    store.hold("attempts/1")
+    store.read("attempts/1", 100)
+    before = len(os.listdir("/proc/self/fd"))
+
+    for _ in range(50):
+        store.read("attempts/1", 100)
+        store.list_heads(["attempts"], "1", 10)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_second_store_that_closes_does_not_free_the_lock(store: PosixStore, run: Path, other: _Process) -> None:
+    second = PosixStore(run)
+    _try_lock(second)
+
+    with store.exclusive(_PATIENCE_S):
+        second.close()
+
+        answer = other.ask("can_lock()")
+
+    assert answer == "False"
+
+
+_FORKING = """
+import os, sys
+from holdfast.core.errors import RunBusyError
+from holdfast.storage.posix import PosixStore
+
+def in_child(action):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, repr(action()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return os.read(read, 1000).decode()
+
+def try_lock():
+    try:
+        with store.exclusive(0.0):
+            return True
+    except RunBusyError:
+        return False
+
+def leave():
+    turn.__exit__(None, None, None)
+    store.let_go("attempts/1")
+    store.close()
+
+store = PosixStore(sys.argv[1], create=True)
+store.publish("attempts/1", b"x")
+store.hold("attempts/1")
+turn = store.exclusive(0.0)
+turn.__enter__()
+print(in_child(lambda: (store.hold("attempts/1"), store.is_held("attempts/1"), try_lock())))
+print(in_child(leave))
+print(in_child(lambda: (store.hold("attempts/1"), store.is_held("attempts/1"), try_lock())))
+turn.__exit__(None, None, None)
+print(in_child(try_lock))
+"""
+
+
+def test_a_forked_child_holds_nothing_and_frees_nothing_of_its_parent(run: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", _FORKING, run], capture_output=True, text=True, check=True)
+
+    # What the parent holds is held by another process, as its child sees it: also after a child closed everything.
+    assert ran.stdout.split("\n") == ["(False, True, False)", "None", "(False, True, False)", "True", ""]
+
+
+def test_waiting_for_the_lock_pauses_longer_and_longer_and_ends_at_the_deadline(run: Path, store: PosixStore) -> None:
+    clock = FakeClock()
+    waiting = PosixStore(run, clock=clock)
+
+    with store.exclusive(_PATIENCE_S), pytest.raises(RunBusyError, match="kept it for 2 s"), waiting.exclusive(2.0):
+        pass
+
+    assert clock.monotonic_s() == pytest.approx(2.0)
+    assert clock.slept_s[0] == 0.001
+    assert max(clock.slept_s) == 0.05
+    assert clock.slept_s[:-1] == sorted(clock.slept_s[:-1])
+
+
+def test_the_lock_is_taken_as_soon_as_it_is_free(run: Path, store: PosixStore) -> None:
+    turn = store.exclusive(_PATIENCE_S)
+    turn.__enter__()
+    waiting = PosixStore(run, clock=FakeClock())
+
+    with waiting.exclusive(_PATIENCE_S, on_wait=lambda: turn.__exit__(None, None, None)):
+        taken = not _try_lock(store)
+
+    assert taken
+
+
+def test_a_lock_file_that_was_removed_excludes_nobody_and_is_made_again(
+    run: Path, store: PosixStore, other: _Process
+) -> None:
+    _try_lock(store)
+    (run / "lock").unlink()
+    assert other.ask("store.exclusive(30.0).__enter__()") == "None"
+
+    assert not _try_lock(store)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_used_with_one_warning(
+    run: Path, number: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.storage.posix_locks._warned", [])
+    without = {"lock", "unlock", "lock_is_taken"}
+    files = FaultyFiles(plan=[Fault(at=0, error=number, lasting=True, methods=without)])
+    store = PosixStore(run, create=True, files=files)
+    store.publish("attempts/1", b"x")
+
+    with store.exclusive(0.0):
+        threads_exclude_each_other = not _try_lock(store)
+    held = (store.is_held("attempts/1"), store.hold("attempts/1"), store.is_held("attempts/1"))
+
+    assert threads_exclude_each_other
+    assert held == (False, True, True)
+    assert [record.getMessage().split(": ")[1][:28] for record in caplog.records] == ["the file system has no locks"]
+
+
+@pytest.mark.parametrize("method", ["open_append", "info", "info_at", "lock", "unlock"])
+def test_an_error_while_locking_is_reported_and_leaves_the_lock_free(run: Path, method: str) -> None:
+    run.mkdir(mode=0o700)
+    probe = FaultyFiles()
+    store = PosixStore(run, files=probe)
+    begin = len(probe.calls)
+    _try_lock(store)
+    numbers = [number for number, called in probe.calls[begin:] if called == method]
+    store.close()
+
+    for number in numbers:
+        (run / "lock").unlink()
+        store = PosixStore(run, files=FaultyFiles(plan=[Fault(at=number, error=errno.EIO)]))
+        with pytest.raises(StorageError, match="EIO"):
+            _try_lock(store)
+        after = PosixStore(run)
+        assert _try_lock(after)
+        after.close()
+        store.close()
+
+    assert numbers
+
+
+def test_threads_that_read_and_hold_at_once_never_lose_the_hold(store: PosixStore, other: _Process) -> None:
+    store.publish("attempts/1", b"x")
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            store.read("attempts/1", 100)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    lost = []
+    for _ in range(50):
+        assert store.hold("attempts/1")
+        lost.append(other.ask("store.is_held('attempts/1')") != "True")
+        store.let_go("attempts/1")
+    stop.set()
+    for reader in readers:
+        reader.join()
+
+    assert not any(lost)
+
+
+def test_a_record_lock_is_asked_for_and_not_taken(run: Path) -> None:
+    run.mkdir()
+    files = Files()
+    root = files.open_root(str(run))
+    descriptor = files.create(root, "file", 0o600)
+
+    before = files.lock_is_taken(descriptor)
+    taken = files.lock(descriptor)
+
+    assert (before, taken) == (False, True)
+    files.close(descriptor)
+    files.close(root)

@@ -1,0 +1,640 @@
+"""The front class: what a user sees of save, restore, keep and failure."""
+
+import errno
+import json
+import logging
+import multiprocessing
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.testing import FakeClock, Fault, FaultyFiles
+
+
+def new_state() -> dict[str, object]:
+    return {"w": np.zeros(1000), "progress": {"step": 0}}
+
+
+def fill(state: dict[str, object], value: float) -> None:
+    state["w"][:] = value
+    state["progress"]["step"] = int(value)
+
+
+def open_run(path: Path, state: dict[str, object] | None = None, **options: object) -> holdfast.Checkpointer:
+    return holdfast.Checkpointer(path / "run", new_state() if state is None else state, **options)
+
+
+def make_run(path: Path, *steps: int, **options: object) -> list[str]:
+    """A run with checkpoints at these steps, each full of its step's number; their ids."""
+    state = new_state()
+    options.setdefault("keep", holdfast.KEEP_ALL)
+    with open_run(path, state, **options) as ckpt:
+        ckpt.restore()
+        ids = []
+        for step in steps:
+            fill(state, step)
+            ids.append(ckpt.save(step=step, metrics={"loss": 1 / step}).wait())
+    return ids
+
+
+def shard_of(path: Path, checkpoint_id: str) -> Path:
+    return path / "run" / checkpoint_id / "rank-00000.safetensors"
+
+
+def flip_bit(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+def fail_from_now_on(files: FaultyFiles, method: str, error: int) -> None:
+    files.plan.append(Fault(at=len(files.calls), error=error, lasting=True, methods={method}))
+
+
+def fail_once(files: FaultyFiles, method: str, error: int) -> None:
+    """The next call of the method fails, and none after it."""
+
+    def strike() -> None:
+        if not struck:
+            struck.append(True)
+            raise OSError(error, os.strerror(error))
+
+    struck: list[bool] = []
+    files.plan.append(Fault(at=len(files.calls), action=strike, lasting=True, methods={method}))
+
+
+def test_a_new_run_has_nothing_to_restore(tmp_path):
+    with open_run(tmp_path) as ckpt:
+        assert ckpt.restore() is None
+
+
+def test_what_was_saved_comes_back_in_place(tmp_path):
+    make_run(tmp_path, 1, 2)
+    state = new_state()
+    array, progress = state["w"], state["progress"]
+
+    with open_run(tmp_path, state) as ckpt:
+        restored = ckpt.restore()
+
+    assert (restored.step, restored.metrics) == (2, {"loss": 0.5})
+    assert state["w"] is array
+    assert state["progress"] is progress
+    assert (array == 2).all()
+    assert progress == {"step": 2}
+
+
+def test_a_save_says_when_it_is_durable(tmp_path):
+    with open_run(tmp_path) as ckpt:
+        pending = ckpt.save(step=1)
+
+    assert pending.staged
+    assert pending.durable
+    assert pending.error is None
+    assert (tmp_path / "run" / pending.wait() / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("which", ["latest", "best", 2, "id"])
+def test_any_checkpoint_can_be_asked_for(tmp_path, which):
+    ids = make_run(tmp_path, 1, 2, 3)
+    state = new_state()
+
+    with open_run(tmp_path, state, keep=holdfast.KEEP_ALL) as ckpt:
+        restored = ckpt.restore(ids[1] if which == "id" else which, **({"by": "loss"} if which == "best" else {}))
+
+    expected = {"latest": 3, "best": 3, 2: 2, "id": 2}[which]
+    assert restored.step == expected
+    assert (state["w"] == expected).all()
+
+
+def test_asking_for_a_step_that_is_not_there_says_what_is(tmp_path):
+    make_run(tmp_path, 1, 2)
+
+    with open_run(tmp_path) as ckpt, pytest.raises(holdfast.NoCheckpointError, match="7"):
+        ckpt.restore(7)
+
+
+def test_random_state_continues_where_it_was(tmp_path):
+    random.seed(1)
+    np.random.seed(1)
+    with open_run(tmp_path) as ckpt:
+        ckpt.save(step=1)
+        expected = (random.random(), np.random.random())
+    random.seed(99)
+    np.random.seed(99)
+
+    with open_run(tmp_path) as ckpt:
+        ckpt.restore()
+
+    assert (random.random(), np.random.random()) == expected
+
+
+def test_random_state_is_left_alone_if_asked(tmp_path):
+    with open_run(tmp_path, random=False) as ckpt:
+        ckpt.save(step=1)
+    random.seed(5)
+    expected = random.Random(5).random()
+
+    with open_run(tmp_path, random=False) as ckpt:
+        ckpt.restore()
+
+    assert random.random() == expected
+
+
+class TestDamage:
+    def test_a_flipped_bit_is_found_quarantined_and_the_older_one_used(self, tmp_path, caplog):
+        ids = make_run(tmp_path, 1, 2, 3)
+        flip_bit(shard_of(tmp_path, ids[2]), 5000)
+        state = new_state()
+
+        with open_run(tmp_path, state) as ckpt:
+            restored = ckpt.restore()
+
+        assert restored.step == 2
+        assert (state["w"] == 2).all()
+        assert "chunk 0 differs" in caplog.text
+        assert "fell back" in caplog.text
+        assert (tmp_path / "run" / "marks" / f"{ids[2]}.quarantined.json").exists()
+        assert shard_of(tmp_path, ids[2]).exists()
+
+    def test_a_quarantined_one_is_not_tried_again_and_said_so(self, tmp_path, caplog):
+        ids = make_run(tmp_path, 1, 2)
+        flip_bit(shard_of(tmp_path, ids[1]), 5000)
+        with open_run(tmp_path) as ckpt:
+            ckpt.restore()
+        caplog.clear()
+
+        with open_run(tmp_path) as ckpt:
+            restored = ckpt.restore()
+
+        assert restored.step == 1
+        assert "step 2 is quarantined" in caplog.text
+
+    @pytest.mark.parametrize("damage", ["flip", "empty", "truncate", "missing shard", "manifest", "fifo", "link"])
+    def test_if_nothing_is_left_it_raises_instead_of_starting_over(self, tmp_path, damage):
+        ids = make_run(tmp_path, 1)
+        shard, manifest = shard_of(tmp_path, ids[0]), tmp_path / "run" / ids[0] / "manifest.json"
+        if damage == "flip":
+            flip_bit(shard, 5000)
+        elif damage == "empty":
+            manifest.write_bytes(b"")
+        elif damage == "truncate":
+            manifest.write_bytes(manifest.read_bytes()[:-1])
+        elif damage == "missing shard":
+            shard.unlink()
+        elif damage == "manifest":
+            flip_bit(manifest, 50)
+        else:
+            manifest.unlink()
+            os.mkfifo(manifest) if damage == "fifo" else manifest.symlink_to("/dev/zero")
+
+        with open_run(tmp_path) as ckpt, pytest.raises(holdfast.RestoreError, match=ids[0]):
+            ckpt.restore()
+
+    def test_a_state_that_was_half_restored_is_not_saved(self, tmp_path):
+        ids = make_run(tmp_path, 1)
+        flip_bit(shard_of(tmp_path, ids[0]), 5000)
+
+        with open_run(tmp_path) as ckpt:
+            with pytest.raises(holdfast.RestoreError, match="must not be used"):
+                ckpt.restore()
+            with pytest.raises(holdfast.StateError, match="half-way"):
+                ckpt.save(step=2)
+
+    def test_a_swapped_shard_is_found(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2)
+        first, second = shard_of(tmp_path, ids[0]), shard_of(tmp_path, ids[1])
+        a, b = first.read_bytes(), second.read_bytes()
+        first.write_bytes(b)
+        second.write_bytes(a)
+
+        with open_run(tmp_path) as ckpt, pytest.raises(holdfast.RestoreError):
+            ckpt.restore()
+
+
+class TestSuspicion:
+    def test_a_checkpoint_that_never_leads_anywhere_is_skipped_after_three_times(self, tmp_path, caplog):
+        make_run(tmp_path, 1, 2)
+
+        steps = []
+        for _ in range(4):
+            with open_run(tmp_path) as ckpt:
+                steps.append(ckpt.restore().step)
+
+        assert steps == [2, 2, 2, 1]
+        assert "suspected" in caplog.text
+
+    def test_a_newer_checkpoint_clears_the_suspicion(self, tmp_path):
+        make_run(tmp_path, 1, 2)
+        for step in (3, 4, 5, 6, 7):
+            with open_run(tmp_path) as ckpt:
+                assert ckpt.restore().step == step - 1
+                ckpt.save(step=step)
+
+    def test_it_can_be_switched_off_or_overruled(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2)
+        for _ in range(5):
+            with open_run(tmp_path, suspect_after=None) as ckpt:
+                assert ckpt.restore().step == 2
+
+        with open_run(tmp_path) as ckpt:
+            assert ckpt.restore(ids[1]).step == 2
+
+    def test_the_only_checkpoint_is_used_however_suspect(self, tmp_path):
+        make_run(tmp_path, 1)
+
+        for _ in range(5):
+            with open_run(tmp_path) as ckpt:
+                assert ckpt.restore().step == 1
+
+
+class TestLineage:
+    def test_after_a_rollback_the_newer_branch_is_abandoned_not_lost(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2, 3)
+
+        with open_run(tmp_path, keep=holdfast.KEEP_ALL) as ckpt:
+            ckpt.restore(1)
+            ckpt.save(step=2, note="another way")
+        with open_run(tmp_path, keep=holdfast.KEEP_ALL) as ckpt:
+            restored = ckpt.restore()
+
+        assert (restored.step, restored.note) == (2, "another way")
+        assert restored.checkpoint.origin == ids[0]
+        assert (tmp_path / "run" / ids[2] / "manifest.json").exists()
+
+    def test_a_rollback_in_the_same_process_begins_a_new_attempt(self, tmp_path):
+        state = new_state()
+        with open_run(tmp_path, state, keep=holdfast.KEEP_ALL) as ckpt:
+            first = ckpt.attempt
+            ckpt.save(step=1)
+            ckpt.save(step=2)
+
+            ckpt.restore(1)
+            ckpt.save(step=1)
+
+            assert ckpt.attempt == first + 1
+
+    def test_a_step_that_goes_backwards_is_refused_and_nothing_is_written(self, tmp_path):
+        with open_run(tmp_path) as ckpt:
+            ckpt.save(step=5)
+            before = sorted(os.listdir(tmp_path / "run"))
+
+            with pytest.raises(holdfast.UsageError, match="backwards"):
+                ckpt.save(step=4)
+
+            assert sorted(os.listdir(tmp_path / "run")) == before
+
+    def test_the_same_step_can_be_saved_twice_in_one_second(self, tmp_path):
+        with open_run(tmp_path, clock=FakeClock(), keep=holdfast.KEEP_ALL) as ckpt:
+            ids = {ckpt.save(step=5).wait() for _ in range(3)}
+
+        assert len(ids) == 3
+
+
+class TestOneWriter:
+    def test_a_second_writer_is_told_who_holds_the_run(self, tmp_path):
+        with open_run(tmp_path), pytest.raises(holdfast.RunBusyError, match=f"pid {os.getpid()}"):
+            open_run(tmp_path)
+
+    def test_the_older_writer_can_neither_commit_nor_delete_after_a_takeover(self, tmp_path):
+        old = open_run(tmp_path, keep=holdfast.keep(last=1))
+        first = old.save(step=1).wait()
+        with open_run(tmp_path, takeover=True, keep=holdfast.KEEP_ALL) as new:
+            new.restore()
+
+            with pytest.raises(holdfast.FencedError):
+                old.save(step=2)
+
+            assert new.restore().id == first
+        old.close()
+
+    def test_a_forked_child_may_not_use_it(self, tmp_path):
+        with open_run(tmp_path) as ckpt:
+            queue = multiprocessing.get_context("fork").SimpleQueue()
+            child = os.fork()
+            if child == 0:
+                try:
+                    ckpt.save(step=1)
+                    queue.put("saved")
+                except holdfast.UsageError as error:
+                    queue.put(error.message)
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+
+            assert "forked child" in queue.get()
+            assert ckpt.save(step=1).durable
+
+
+class TestFailure:
+    def test_a_failing_storage_is_a_warning_and_the_old_checkpoint_stays(self, tmp_path, caplog):
+        make_run(tmp_path, 1)
+        files = FaultyFiles()
+        state = new_state()
+        ckpt = open_run(tmp_path, state, files=files)
+        ckpt.restore()
+        fail_from_now_on(files, "write_at", errno.ENOSPC)
+
+        pending = ckpt.save(step=2)
+
+        assert isinstance(pending.error, holdfast.NoSpaceError)
+        assert not pending.durable
+        assert "was not saved" in caplog.text
+        with pytest.raises(holdfast.NoSpaceError):
+            pending.wait()
+        with pytest.raises(holdfast.SaveFailedError, match="step 2"):
+            ckpt.close()
+        with open_run(tmp_path, new_state()) as again:
+            assert again.restore().step == 1
+
+    def test_a_failing_storage_raises_if_asked(self, tmp_path):
+        files = FaultyFiles()
+        with open_run(tmp_path, files=files, on_error="raise") as ckpt:
+            fail_from_now_on(files, "sync", errno.EIO)
+
+            with pytest.raises(holdfast.StorageError):
+                ckpt.save(step=1)
+
+    def test_one_failed_fsync_is_not_retried_on_that_file_but_elsewhere(self, tmp_path):
+        files = FaultyFiles()
+        with open_run(tmp_path, files=files) as ckpt:
+            fail_once(files, "sync", errno.EIO)
+
+            pending = ckpt.save(step=1)
+
+        assert pending.durable
+        events = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+        assert "retry" in [event["event"] for event in events]
+
+    def test_a_later_success_makes_up_for_a_failure(self, tmp_path):
+        files = FaultyFiles()
+        with open_run(tmp_path, files=files) as ckpt:
+            fail_once(files, "write_at", errno.ENOSPC)
+            assert ckpt.save(step=1).error is not None
+
+            assert ckpt.save(step=2).durable
+
+    def test_the_programs_own_exception_is_not_replaced(self, tmp_path, caplog):
+        files = FaultyFiles()
+        with pytest.raises(ZeroDivisionError), open_run(tmp_path, files=files) as ckpt:
+            fail_from_now_on(files, "write_at", errno.ENOSPC)
+            ckpt.save(step=1)
+            1 / 0  # noqa: B018
+
+        assert "did not become durable" in caplog.text
+
+
+class TestKeep:
+    def test_the_last_three_stay_by_default(self, tmp_path):
+        state = new_state()
+        with open_run(tmp_path, state) as ckpt:
+            for step in range(1, 6):
+                ckpt.save(step=step)
+
+        assert steps_on_disk(tmp_path) == [3, 4, 5]
+
+    def test_the_best_stay(self, tmp_path):
+        rule = holdfast.keep(last=1) | holdfast.keep(best=1, by="loss")
+        with open_run(tmp_path, keep=rule) as ckpt:
+            for step, loss in enumerate([0.5, 0.1, 0.4, 0.3], 1):
+                ckpt.save(step=step, metrics={"loss": loss})
+
+        assert steps_on_disk(tmp_path) == [2, 4]
+
+    def test_the_one_that_was_restored_stays_until_a_newer_one_is_verified(self, tmp_path):
+        make_run(tmp_path, 1)
+        with open_run(tmp_path, keep=holdfast.keep(last=1)) as ckpt:
+            ckpt.restore()
+            for step in (2, 3, 4):
+                ckpt.save(step=step)
+
+        assert steps_on_disk(tmp_path) == [1, 4]
+
+    def test_leftovers_of_a_crash_are_removed(self, tmp_path):
+        make_run(tmp_path, 1)
+        leftover = tmp_path / "run" / "000000009-e000-20200101T000000Z-a0001"
+        leftover.mkdir()
+        (leftover / "rank-00000.safetensors").write_bytes(b"half")
+
+        with open_run(tmp_path) as ckpt:
+            ckpt.restore()
+            ckpt.save(step=2)
+
+        assert not leftover.exists()
+
+
+def steps_on_disk(path: Path) -> list[int]:
+    return sorted(int(file.parent.name[:9]) for file in (path / "run").glob("*/manifest.json"))
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"keep": 3},
+            {"on_error": "ignore"},
+            {"suspect_after": 0},
+            {"suspect_after": "3"},
+            {"tags": "abc"},
+            {"hyperparameters": {"f": print}},
+            {"kepp": 3},
+        ],
+    )
+    def test_options_that_make_no_sense_are_refused_before_anything_is_made(self, tmp_path, options):
+        with pytest.raises(holdfast.UsageError):
+            open_run(tmp_path, **options)
+
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("state", [{"a": 3}, {"a": (1, 2)}, {"a": "text"}, {"tree": {}}, {3: {}}, {"a": object()}])
+    def test_state_that_could_never_be_restored_is_refused_before_anything_is_made(self, tmp_path, state):
+        with pytest.raises((holdfast.UsageError, holdfast.StateError)):
+            open_run(tmp_path, state)
+
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"step": -1},
+            {"step": 1.5},
+            {"step": 1, "epoch": "x"},
+            {"step": 1, "metrics": {"a": "b"}},
+            {"step": 1, "note": 7},
+            {"step": 1, "metricks": {}},
+        ],
+    )
+    def test_saves_that_make_no_sense_leave_the_disk_as_it_was(self, tmp_path, arguments):
+        with open_run(tmp_path) as ckpt:
+            before = sorted(os.listdir(tmp_path / "run"))
+
+            with pytest.raises(holdfast.UsageError):
+                ckpt.save(**arguments)
+
+            assert sorted(os.listdir(tmp_path / "run")) == before
+
+    def test_a_state_that_cannot_be_represented_is_refused_by_path_before_anything_is_written(self, tmp_path):
+        state = {"progress": {"hooks": [lambda: None]}}
+        with open_run(tmp_path, state) as ckpt:
+            before = sorted(os.listdir(tmp_path / "run"))
+
+            with pytest.raises(holdfast.StateError, match=r"progress\.hooks\[0\]"):
+                ckpt.save(step=1)
+
+            assert sorted(os.listdir(tmp_path / "run")) == before
+
+    def test_two_leaves_of_the_same_name_are_refused(self, tmp_path):
+        state = {"a": {"b.c": np.zeros(1), "b": {"c": np.ones(1)}}}
+        with open_run(tmp_path, state) as ckpt, pytest.raises(holdfast.StateError, match=r"a\.b\.c"):
+            ckpt.save(step=1)
+
+    def test_a_file_in_the_place_of_the_run_is_refused(self, tmp_path):
+        (tmp_path / "run").write_text("mine")
+
+        with pytest.raises(holdfast.RunError):
+            open_run(tmp_path)
+
+        assert (tmp_path / "run").read_text() == "mine"
+
+    def test_a_run_of_a_newer_format_is_refused_and_not_changed(self, tmp_path):
+        make_run(tmp_path, 1)
+        marker = tmp_path / "run" / "holdfast.json"
+        marker.write_bytes(marker.read_bytes().replace(b'"format": 1', b'"format": 9'))
+        before = sorted(str(p) for p in (tmp_path / "run").rglob("*"))
+
+        with pytest.raises(holdfast.FormatVersionError):
+            open_run(tmp_path)
+
+        assert sorted(str(p) for p in (tmp_path / "run").rglob("*")) == before
+
+    def test_a_closed_one_is_of_no_use(self, tmp_path):
+        ckpt = open_run(tmp_path)
+        ckpt.close()
+        ckpt.close()
+
+        with pytest.raises(holdfast.UsageError, match="closed"):
+            ckpt.save(step=1)
+
+    def test_nothing_to_save_is_said(self, tmp_path):
+        with open_run(tmp_path, {}) as ckpt, pytest.raises(holdfast.UsageError, match="nothing to save"):
+            ckpt.save(step=1)
+
+
+class TestMismatch:
+    def test_all_differences_are_listed_and_nothing_is_touched(self, tmp_path):
+        with open_run(tmp_path, {"m": {"a": np.ones(3), "b": np.ones(2), "c": np.ones(1)}}) as ckpt:
+            ckpt.save(step=1)
+        other = {"m": {"a": np.zeros(4), "b": np.zeros(2, np.float32), "d": np.zeros(1)}}
+
+        with open_run(tmp_path, other) as ckpt, pytest.raises(holdfast.StateMismatchError) as caught:
+            ckpt.restore()
+
+        text = str(caught.value)
+        assert all(name in text for name in ("m.a", "m.b", "m.c", "m.d"))
+        assert all((array == 0).all() for array in other["m"].values())
+
+    def test_a_changed_model_loads_what_fits_if_asked(self, tmp_path):
+        with open_run(tmp_path, {"m": {"a": np.ones(3), "old": np.ones(2)}}) as ckpt:
+            ckpt.save(step=1)
+        other = {"m": {"a": np.zeros(3), "new": np.zeros(2)}}
+
+        with open_run(tmp_path, other) as ckpt:
+            restored = ckpt.restore(strict=False)
+
+        assert (other["m"]["a"] == 1).all()
+        assert (other["m"]["new"] == 0).all()
+        assert restored.skipped
+
+    def test_a_renamed_part_is_found(self, tmp_path):
+        with open_run(tmp_path, {"m": {"old": np.ones(2)}}) as ckpt:
+            ckpt.save(step=1)
+        other = {"m": {"new": np.zeros(2)}}
+
+        with open_run(tmp_path, other) as ckpt:
+            ckpt.restore(rename={"m.old": "m.new"})
+
+        assert (other["m"]["new"] == 1).all()
+
+
+class TestFunctional:
+    def test_a_tree_comes_back_without_any_state(self, tmp_path):
+        tree = {"params": [np.arange(3.0), (1, "x")], "none": None}
+        with open_run(tmp_path, {}) as ckpt:
+            assert ckpt.load() is None
+            ckpt.save(step=1, tree=tree)
+
+        with open_run(tmp_path, {}) as ckpt:
+            found = ckpt.load()
+
+        assert found["params"][0].tolist() == [0, 1, 2]
+        assert found["params"][1] == (1, "x")
+        assert found["none"] is None
+
+    def test_a_run_can_be_read_without_a_writer(self, tmp_path):
+        make_run(tmp_path, 1, 2)
+
+        tree = holdfast.load(tmp_path / "run", 1)
+
+        assert (tree["w"] == 1).all()
+        assert tree["progress"] == {"step": 1}
+
+    def test_a_single_leaf_can_be_read_without_the_rest(self, tmp_path):
+        ids = make_run(tmp_path, 1)
+        flip_bit(shard_of(tmp_path, ids[0]), 100)
+
+        assert holdfast.load(tmp_path / "run", only="progress.step") == 1
+
+    def test_reading_leaves_no_trace(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2)
+        flip_bit(shard_of(tmp_path, ids[1]), 5000)
+        before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+
+        tree = holdfast.load(tmp_path / "run")
+
+        assert tree["progress"] == {"step": 1}
+        assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+    def test_an_empty_run_has_nothing_to_load(self, tmp_path):
+        open_run(tmp_path).close()
+
+        with pytest.raises(holdfast.NoCheckpointError):
+            holdfast.load(tmp_path / "run")
+
+
+class TestDocuments:
+    def test_a_restore_says_what_drifted(self, tmp_path, caplog):
+        with open_run(tmp_path, hyperparameters={"lr": 0.1, "layers": [1, 2]}) as ckpt:
+            ckpt.save(step=1)
+
+        with open_run(tmp_path, hyperparameters={"lr": 0.2, "layers": [1, 2]}) as ckpt:
+            with caplog.at_level(logging.INFO, "holdfast"):
+                restored = ckpt.restore()
+
+        assert [str(drift) for drift in restored.drift] == ["hyperparameters.lr: 0.1 → 0.2"]
+        assert "0.1 → 0.2" in caplog.text
+
+    def test_no_secret_of_the_environment_reaches_the_disk(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("MY_TOKEN", "hunter2-canary")
+        monkeypatch.setattr("sys.argv", ["train.py", "--password", "argv-canary"])
+        make_run(tmp_path, 1)
+
+        written = b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())
+
+        assert b"canary" not in written
+
+    def test_pickle_takes_the_opt_in_on_both_sides(self, tmp_path):
+        state = {"box": {"odd": complex}}
+        with open_run(tmp_path, state, pickle=True) as ckpt:
+            ckpt.save(step=1)
+        assert b'"pickle":true' in next((tmp_path / "run").glob("*/manifest.json")).read_bytes()
+
+        with open_run(tmp_path, {"box": {}}) as ckpt, pytest.raises(holdfast.StateMismatchError, match="pickle"):
+            ckpt.restore()
+        loaded = {"box": {}}
+        with open_run(tmp_path, loaded, pickle=True) as ckpt:
+            ckpt.restore()
+
+        assert loaded["box"] == {"odd": complex}

@@ -1,0 +1,92 @@
+"""What the package shows: adding to it needs a page and a line in the changelog, taking from it a new version."""
+
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+from tests.docs.pages import ROOT
+
+PUBLIC = [
+    "Checkpointer",
+    "load",
+    "keep",
+    "KEEP_ALL",
+    "register",
+    "PendingCheckpoint",
+    "Restored",
+    "Keep",
+    "Record",
+    "HoldfastError",
+    "UsageError",
+    "StateError",
+    "StateMismatchError",
+    "FormatError",
+    "FormatVersionError",
+    "IntegrityError",
+    "NoCheckpointError",
+    "RestoreError",
+    "SaveFailedError",
+    "RunError",
+    "RunBusyError",
+    "FencedError",
+    "StorageError",
+    "NoSpaceError",
+]
+REFERENCE = "\n".join(page.read_text() for page in sorted(ROOT.glob("docs/reference/*.md")))
+
+
+def test_the_public_names_are_these() -> None:
+    assert holdfast.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("module", ["numpy", "torch", "jax", "msgspec", "blake3", "logging"])
+def test_importing_holdfast_does_not_import(module: str) -> None:
+    program = f"import sys; known = set(sys.modules); import holdfast; print({module!r} in set(sys.modules) - known)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
+
+
+def test_using_the_checkpointer_does_not_import_torch_or_jax() -> None:
+    program = "import sys, holdfast; holdfast.Checkpointer; print({'torch', 'jax'} & set(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert inspect.getdoc(getattr(holdfast, name))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_described_in_the_reference(name: str) -> None:
+    assert re.search(rf"`(holdfast\.)?{name}\b", REFERENCE)
+
+
+@pytest.mark.parametrize(
+    "function", ["Checkpointer", "Checkpointer.save", "Checkpointer.restore", "Checkpointer.load", "load", "keep"]
+)
+def test_every_option_of_a_public_function_is_described_in_the_reference(function: str) -> None:
+    owner, _, method = function.partition(".")
+    called = getattr(getattr(holdfast, owner), method) if method else getattr(holdfast, owner)
+
+    options = [name for name in inspect.signature(called).parameters if name not in ("self", "unknown")]
+
+    assert [name for name in options if not re.search(rf"`{name}\b", REFERENCE)] == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Checkpoint'"):
+        holdfast.Checkpoint  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name.endswith("Error")])
+def test_every_error_derives_from_holdfast_error(name: str) -> None:
+    assert issubclass(getattr(holdfast, name), holdfast.HoldfastError)
