@@ -60,6 +60,6 @@ def test_the_bytes_of_a_contiguous_carrier_are_its_memory():
 def _same_layout(carrier):
     """A writable copy with the same kind of strides: every second element of an array with the axes turned around."""
     wide = np.zeros(tuple(2 * n for n in reversed(carrier.shape)), carrier.dtype)
-    copy = wide[tuple(slice(None, None, 2) for _ in carrier.shape)].T
+    copy = wide[(*(slice(None, None, 2) for _ in carrier.shape), ...)].T
     copy[...] = carrier
     return copy

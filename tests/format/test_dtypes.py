@@ -15,7 +15,7 @@ from holdfast.format.dtypes import (
     torch_dtype_name,
 )
 
-NATIVE = "bool u1 i1 u2 i2 u4 i4 u8 i8 f2 f4 f8 c8 c16".split()
+NATIVE = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
 OTHER = [">i4", ">f8", "<f16", "<c32", "S7", "U3", ">U3", "V5", "M8[ns]", "m8[25s]", "M8", ">M8[us]"]
 STRUCTURED = [
     np.dtype([("a", "<i4"), ("b", "f8", (2, 3)), ("c", [("d", "S3")])]),
@@ -97,7 +97,15 @@ HOSTILE = [
     ["sub", "float64", [65536, 65536]],
     ["sub", "int8", [-1]],
     ["sub", "int8", [0]],
-    ["sub", ["sub", ["sub", ["sub", ["sub", ["sub", ["sub", ["sub", ["sub", "int8", [1]], [1]], [1]], [1]], [1]], [1]], [1]], [1]], [1]],
+    [
+        "sub",
+        [
+            "sub",
+            ["sub", ["sub", ["sub", ["sub", ["sub", ["sub", ["sub", "int8", [1]], [1]], [1]], [1]], [1]], [1]], [1]],
+            [1],
+        ],
+        [1],
+    ],
     "<M8[lightyears]",
 ]
 

@@ -16,6 +16,7 @@ from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError
 from holdfast.core.limits import MAX_DEPTH, MAX_NDIM, MAX_TREE_NODES
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.classes import find_class, make_object, misfit, named_fields, read_enum
+from holdfast.format.dtypes import numpy_dtype
 from holdfast.format.encode import FACTORIES
 from holdfast.format.foreign import FOREIGN_DECODERS
 from holdfast.format.frameworks import Arrays, Frameworks
@@ -191,9 +192,11 @@ class Builder:
             return self.memory.numpy_array(spec)
         if node["kind"] == "tensor":
             return self.memory.tensor(spec, node)
-        array = self.memory.numpy_array(spec)
         jax = self.frameworks.jax
-        return array if jax is None else Late(lambda: _to_jax(jax, array, path))
+        if jax is not None:
+            _check_width(jax, numpy_dtype(spec.dtype))
+        array = self.memory.numpy_array(spec)
+        return array if jax is None else Late(lambda: jax.numpy.array(array))
 
     def state(self, node: Node, path: str, like: object, depth: int) -> Any:  # noqa: ARG002  # a seam
         """What the object's state_dict gave."""
@@ -350,13 +353,10 @@ def _make_object_array(shape: list[int], values: list[Any]) -> Any:
     return made.reshape(shape)
 
 
-def _to_jax(jax: Any, array: Any, path: str) -> Any:
-    made = jax.numpy.array(array)
-    if made.dtype != array.dtype:
-        raise FormatError(
-            f"{path}: JAX would turn {array.dtype} into {made.dtype}", hint="jax.config.update('jax_enable_x64', True)"
-        )
-    return made
+def _check_width(jax: Any, dtype: "np.dtype[Any]") -> None:
+    kept = jax.dtypes.canonicalize_dtype(dtype)
+    if kept != dtype:
+        raise FormatError(f"JAX would turn {dtype} into {kept}", hint="jax.config.update('jax_enable_x64', True)")
 
 
 def _wrap_key(jax: Any, data: Any, impl: str, path: str) -> Any:

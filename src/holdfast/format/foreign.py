@@ -26,7 +26,8 @@ def encode_scalar(value: "np.generic") -> Node | None:
     name = _any_name(value.dtype)
     if name is None or name == "|O":
         return None
-    return {"kind": "numpy_scalar", "dtype": name, "base64": base64_text(value.tobytes())}
+    data = value.tobytes()[: value.dtype.itemsize]  # numpy gives an empty string four bytes that are not its own
+    return {"kind": "numpy_scalar", "dtype": name, "base64": base64_text(data)}
 
 
 def encode_dtype(value: "np.dtype[Any]") -> Node | None:

@@ -125,7 +125,9 @@ class LeafMemory:
         if dtype is None or (spec.view is not None and spec.view.offset % itemsize(spec.dtype)):
             raise FormatError(f"the installed torch has no dtype {spec.dtype!r}", hint="load as numpy arrays")
         try:
-            tensor = torch.from_numpy(self.storage(spec)).view(dtype)
+            plain = torch.from_numpy(self.storage(spec))
+            # numpy gives an array without elements strides of 0, which no tensor of torch's own has.
+            tensor = (plain if plain.numel() else torch.empty(spec.shape, dtype=plain.dtype)).view(dtype)
             if flag(node, "parameter"):
                 return torch.nn.Parameter(tensor, requires_grad=flag(node, "grad"))
             return tensor.requires_grad_() if flag(node, "grad") else tensor

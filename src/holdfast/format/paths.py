@@ -5,6 +5,7 @@ import json
 import re
 
 from holdfast.core.errors import printable
+from holdfast.format.registry import Record
 
 __all__ = ["RANDOM_ROOT", "is_inside", "join", "join_index", "remainder"]
 
@@ -22,10 +23,11 @@ def join(path: str, key: object) -> str:
             return f"{path}[{json.dumps(key)}]"
         return f"{path}.{key}" if path else key
     if type(key) is int:
-        return f"{path}[{key}]"
+        # Python refuses to write very long numbers in decimal.
+        return f"{path}[{key}]" if key.bit_length() < 256 else f"{path}[{key:#x}]"
     if isinstance(key, enum.Enum):
         return f"{path}[{type(key).__name__}.{key.name}]"
-    return f"{path}[{printable(repr(key))}]"
+    return f"{path}[{_spell(key)}]"
 
 
 def join_index(path: str, index: int) -> str:
@@ -41,3 +43,12 @@ def is_inside(path: str, outer: str) -> bool:
 def remainder(path: str, outer: str) -> str:
     """What follows `outer` in a path that is inside it, without the separating dot."""
     return path[len(outer) :].removeprefix(".")
+
+
+def _spell(key: object) -> str:
+    if isinstance(key, Record) and key.kind == "enum":  # as the member itself is spelled
+        return f"{key.type_name.rsplit('.', 1)[-1]}.{key.get('member')}"
+    try:
+        return printable(repr(key))
+    except ValueError:  # a very long number inside
+        return type(key).__name__
