@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -292,6 +293,36 @@ class TestLineage:
             ids = {ckpt.save(step=5).wait() for _ in range(3)}
 
         assert len(ids) == 3
+
+
+class TestNeverSilentlyFromScratch:
+    def test_saving_without_restoring_what_is_there_is_refused(self, tmp_path):
+        make_run(tmp_path, 1)
+        before = sorted(os.listdir(tmp_path / "run"))
+
+        with open_run(tmp_path) as ckpt, pytest.raises(holdfast.UsageError, match="none of them was restored"):
+            ckpt.save(step=1)
+
+        assert sorted(os.listdir(tmp_path / "run")) == before
+
+    def test_starting_over_on_purpose_leaves_the_old_ones_as_an_abandoned_branch(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2)
+
+        with open_run(tmp_path, fresh=True, keep=holdfast.KEEP_ALL) as ckpt:
+            ckpt.save(step=0)
+        with open_run(tmp_path) as ckpt:
+            assert ckpt.restore().step == 0
+
+        assert all((tmp_path / "run" / name).exists() for name in ids)
+
+    def test_a_run_that_lost_its_checkpoints_says_so(self, tmp_path, caplog):
+        ids = make_run(tmp_path, 7)
+        shutil.rmtree(tmp_path / "run" / ids[0])
+
+        with open_run(tmp_path) as ckpt:
+            assert ckpt.restore() is None
+
+        assert "the last at step 7: starting from scratch" in caplog.text
 
 
 class TestOneWriter:

@@ -111,6 +111,7 @@ class Checkpointer:
         hyperparameters: Mapping[str, object] | None = None,
         tags: Iterable[str] = (),
         takeover: bool = False,
+        fresh: bool = False,
         suspect_after: int | None = 3,
         workers: int | None = None,
         files: Files | None = None,
@@ -144,7 +145,9 @@ class Checkpointer:
         real_clock = clock or SystemClock()
         store = PosixStore(os.fspath(run), create=True, files=files, clock=real_clock)
         try:
-            self._session = Session(store, real_clock, takeover=takeover, workers=workers or default_workers())
+            self._session = Session(
+                store, real_clock, takeover=takeover, fresh=fresh, workers=workers or default_workers()
+            )
         except BaseException:
             store.close()
             raise
@@ -178,6 +181,7 @@ class Checkpointer:
                 hyperparameters=self._hyperparameters,
                 provenance=self._provenance,
             )
+            self._session.check_continues()
             self._session.check_step(document.step)
             pending = PendingCheckpoint(document.step)
             encoded = self._encode(tree)

@@ -28,7 +28,7 @@ _ID = re.compile(r"\d{9,}-e\d{3,}-\d{8}T\d{6}Z-a\d{4,}(-\d+)?")
 _AGE = re.compile(r"just now|\d+ (s|min|h|d) ago")
 _HOST = re.compile(r"(pid \d+ on) [^\s,]+")
 _MADE_BY = re.compile(r"(made by ).*")
-_NUMBER = re.compile(r"-?\d[\d,.]*(e[+-]?\d+)?%?")
+_NUMBER = re.compile(r"-?\d[\d,.]*(e[+-]?\d+)?[kMGT%]?")
 _UNIT = re.compile(r"# (B|KiB|MiB|GiB|ns|us|µs|ms|s|min|h|d)\b")
 
 _RUNNABLE = [path for path in PAGES if any(b.language == "python" or "run" in b.options for b in blocks(path))]

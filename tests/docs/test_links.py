@@ -6,8 +6,6 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT, anchors, links, page_name
 
-_LONGEST_LINE = 140
-
 
 def _inner_links(path: Path) -> list[tuple[int, Path, str]]:
     found = []
@@ -28,16 +26,6 @@ def test_links_of_the_page_lead_to_files_and_headings_that_exist(path: Path) -> 
             broken.append(f"line {line}: {target.name} has no heading #{anchor}")
 
     assert not broken, "\n".join(broken)
-
-
-@pytest.mark.parametrize("path", PAGES, ids=page_name)
-def test_lines_of_the_page_are_not_too_long(path: Path) -> None:
-    # A table's row cannot be wrapped.
-    lines = {n: line for n, line in enumerate(path.read_text().splitlines(), 1) if not line.startswith("|")}
-
-    long = [number for number, line in lines.items() if len(line) > _LONGEST_LINE]
-
-    assert not long
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:

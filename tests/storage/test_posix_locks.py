@@ -207,6 +207,15 @@ print(in_child(leave))
 print(in_child(lambda: (store.hold("attempts/1"), store.is_held("attempts/1"), try_lock())))
 turn.__exit__(None, None, None)
 print(in_child(try_lock))
+
+asked, answered = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.read(asked[0], 1)
+    os.write(answered[1], repr((store.is_held("attempts/1"), store.hold("attempts/1"))).encode())
+    os._exit(0)
+store.close()
+os.write(asked[1], b"!")
+print(os.read(answered[0], 1000).decode())
 """
 
 
@@ -214,7 +223,9 @@ def test_a_forked_child_holds_nothing_and_frees_nothing_of_its_parent(run: Path)
     ran = subprocess.run([sys.executable, "-c", _FORKING, run], capture_output=True, text=True, check=True)
 
     # What the parent holds is held by another process, as its child sees it: also after a child closed everything.
-    assert ran.stdout.split("\n") == ["(False, True, False)", "None", "(False, True, False)", "True", ""]
+    assert ran.stdout.split("\n")[:4] == ["(False, True, False)", "None", "(False, True, False)", "True"]
+    # And when the parent lets go, the child does not keep it alive: it can be held anew.
+    assert ran.stdout.split("\n")[4:] == ["(False, True)", ""]
 
 
 def test_waiting_for_the_lock_pauses_longer_and_longer_and_ends_at_the_deadline(run: Path, store: PosixStore) -> None:
@@ -249,6 +260,23 @@ def test_a_lock_file_that_was_removed_excludes_nobody_and_is_made_again(
     assert other.ask("store.exclusive(30.0).__enter__()") == "None"
 
     assert not _try_lock(store)
+
+
+def test_a_lock_file_that_is_replaced_while_it_is_being_locked_is_locked_again(run: Path, store: PosixStore) -> None:
+    _try_lock(store)
+    files = FaultyFiles()
+    late = PosixStore(run, files=files, clock=FakeClock())
+    _try_lock(late)
+    replace = Fault(at=len(files.calls), action=lambda: (run / "lock").unlink(), lasting=True, methods={"lock"})
+    files.plan.append(replace)
+
+    def stop() -> None:
+        files.plan.clear()
+
+    with late.exclusive(_PATIENCE_S, on_wait=stop):
+        excluded = not _try_lock(store)
+
+    assert excluded
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])

@@ -213,6 +213,17 @@ def test_a_published_blob_appears_when_it_is_durable_and_counts_when_its_group_i
     assert [name for _, name in _kinds(files)[-2:]] == ["group", "run"]
 
 
+def test_a_durable_line_is_durable_under_its_name_even_after_one_that_was_not(run: Path) -> None:
+    files = RecordingFiles(Files())
+    store = _open(run, files)
+    store.append("journal", b"first", durable=False)
+    files.operations.clear()
+
+    store.append("journal", b"second", durable=True)
+
+    assert [operation.kind for operation in files.operations] == [OpKind.WRITE, OpKind.SYNC, OpKind.SYNC_DIR]
+
+
 @pytest.mark.parametrize("use", [_save, _publish])
 @pytest.mark.parametrize("method", ["write_at", "sync", "close", "sync_dir", "rename"])
 def test_an_error_of_any_writing_call_is_reported_and_not_retried(

@@ -6,13 +6,16 @@ Nothing is imported before it is needed: `--version` and `--help` do not even lo
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
 
-from holdfast.core.version import __version__
 from holdfast.cli.exit_codes import BROKEN_PIPE, EXIT_CODES, INTERRUPTED, OK, UNEXPECTED, USAGE, code_of
 from holdfast.core.errors import HoldfastError, printable
+from holdfast.core.version import __version__
 
+# As in holdfast/__init__.py: type checkers know this name, and typing would take longer than `--version` itself.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from holdfast.cli.output import Output
 
 __all__ = ["COMMANDS", "main", "run"]
@@ -35,7 +38,7 @@ COMMANDS = {
 _MODULES = {"import": "import_file"}
 
 
-def run() -> NoReturn:
+def run() -> "NoReturn":
     """The entry point of the command."""
     sys.exit(main(sys.argv[1:]))
 

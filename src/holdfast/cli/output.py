@@ -33,8 +33,7 @@ class Output:
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
         """A table, within the terminal's width."""
-        for line in render(columns, rows, width=self.width, colour=self.colour):
-            print(line)
+        print("\n".join(render(columns, rows, width=self.width, colour=self.colour)))
 
     def remark(self, text: str) -> None:
         """A line to the side, which is no part of the answer."""

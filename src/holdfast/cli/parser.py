@@ -1,12 +1,23 @@
 """The parser of one command's arguments, and the arguments that many commands share."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from holdfast.cli.table import terminal_width
 from holdfast.core.errors import UsageError
 
 __all__ = ["add_choice", "add_run", "add_yes", "make_parser"]
+
+_HELP_WIDTH = 120
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Knows its width: argparse would import shutil to find it out, even where no help is shown."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(terminal_width(sys.stdout) or _HELP_WIDTH, _HELP_WIDTH))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,7 +33,7 @@ def make_parser(command: str, *, summary: str, examples: Sequence[str]) -> argpa
         prog=f"holdfast {command}",
         description=summary,
         epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,  # scripts that abbreviate would break when an option is added
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")

@@ -13,6 +13,7 @@ __all__ = ["Cell", "Column", "Style", "fit", "paint", "render", "terminal_width"
 
 _GAP = "  "
 _ELLIPSIS = "…"
+_LEAST_WIDTH = 8
 _DEFAULT_WIDTH = 100  # of a pipe: nobody wraps there, but a note of 4,000 characters is too much
 
 
@@ -50,18 +51,11 @@ def render(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, width: int | None, colour: bool
 ) -> list[str]:
     """The lines of the table. Columns in which every cell is empty are left out; `width` None sets no limit."""
-    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    shown = [index for index in range(len(columns)) if any(row[index].text for row in cells)]
-    texts = {index: [printable(row[index].text) for row in cells] for index in shown}
-    widths = {index: max(map(_width, [columns[index].title, *texts[index]])) for index in shown}
-    if width is not None:
-        _fit_columns(columns, widths, width)
-    lines = [
-        _line([(Cell(columns[i].title, Style.DIM), columns[i].title, columns[i], w) for i, w in widths.items()], colour)
-    ]
-    for number, row in enumerate(cells):
-        lines.append(_line([(row[i], texts[i][number], columns[i], w) for i, w in widths.items()], colour))
-    return lines
+    shown: list[list[str]] = []
+    for index, width_here in _widths(columns, rows, width).items():
+        cells = [Cell(columns[index].title, Style.DIM), *(_cell(row[index]) for row in rows)]
+        shown.append([_padded(cell, width_here, right=columns[index].right, colour=colour) for cell in cells])
+    return [_GAP.join(parts).rstrip() for parts in zip(*shown, strict=True)]
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
@@ -97,32 +91,53 @@ def terminal_width(stream: TextIO) -> int | None:
     return max(40, columns or _DEFAULT_WIDTH)
 
 
-def _fit_columns(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
-    least = {
-        index: min(w, max(8, _width(columns[index].title))) if columns[index].shrink else w
-        for index, w in widths.items()
-    }
-    while sum(least.values()) + len(_GAP) * (len(least) - 1) > width:
-        droppable = [index for index in least if columns[index].drop > 0]
+def _cell(cell: Cell | str) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], limit: int | None) -> dict[int, int]:
+    """How wide each column is that is shown."""
+    widths = {}
+    for index, column in enumerate(columns):
+        widest = max((_width(_safe(_cell(row[index]).text)) for row in rows), default=0)
+        if widest:
+            widths[index] = max(widest, _width(column.title))
+    if limit is not None:
+        _fit_columns(columns, widths, limit)
+    return widths
+
+
+def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) -> None:
+    def least(index: int) -> int:
+        return (
+            min(widths[index], max(_LEAST_WIDTH, _width(columns[index].title)))
+            if columns[index].shrink
+            else widths[index]
+        )
+
+    def room() -> int:
+        return limit - sum(map(least, widths)) - len(_GAP) * (len(widths) - 1)
+
+    while room() < 0:
+        droppable = [index for index in widths if columns[index].drop > 0]
         if not droppable:
             break
-        worst = max(droppable, key=lambda index: (columns[index].drop, index))
-        del least[worst], widths[worst]
-    room = width - sum(least.values()) - len(_GAP) * (len(least) - 1)
+        del widths[max(droppable, key=lambda index: (columns[index].drop, index))]
     for index in [index for index in widths if columns[index].shrink]:
-        wanted = min(widths[index], least[index] + max(room, 0))
-        room -= wanted - least[index]
-        widths[index] = wanted
+        widths[index] = min(widths[index], least(index) + max(0, room()))
 
 
-def _line(parts: Sequence[tuple[Cell, str, Column, int]], colour: bool) -> str:  # noqa: FBT001  private, always by place
-    pieces = []
-    for cell, text, column, width in parts:
-        shown = fit(text, width)
-        padding = " " * (width - _width(shown))
-        painted = paint(shown, cell.style, colour=colour)
-        pieces.append(padding + painted if column.right else painted + padding)
-    return _GAP.join(pieces).rstrip()
+def _padded(cell: Cell, width: int, *, right: bool, colour: bool) -> str:
+    text = _safe(cell.text)
+    if not text.isascii() or len(text) > width:
+        text = fit(text, width)
+    padding = " " * (width - _width(text))
+    painted = paint(text, cell.style, colour=colour)
+    return padding + painted if right else painted + padding
+
+
+def _safe(text: str) -> str:
+    return text if text.isprintable() else printable(text)
 
 
 def _width(text: str) -> int:

@@ -1,6 +1,7 @@
 """Names of things on disk: which are allowed, and how a checkpoint's id is written and read."""
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.core.errors import UsageError, printable
@@ -62,6 +63,7 @@ class CheckpointId(NamedTuple):
         return f"{text}-{self.twin}" if self.twin else text
 
 
+@lru_cache(maxsize=16_384)  # a listing asks for each id as itself, as a parent and as an origin
 def parse_checkpoint_id(name: str) -> CheckpointId | None:
     """The parts of a checkpoint directory's name, or None where it is not one."""
     match = _CHECKPOINT_ID.match(name)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock, utc_text
@@ -91,6 +90,8 @@ def _read_holder(store: Store, number: int) -> Holder:
 
 
 def _describe(number: int, clock: Clock) -> bytes:
+    import socket  # kept off the start of `holdfast ls`
+
     fields = {
         "attempt": number,
         "host": socket.gethostname(),

@@ -1,8 +1,6 @@
 """Who a run is: its marker, made once, and what to do when the marker itself is damaged."""
 
 import json
-import logging
-import uuid
 
 from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import (
@@ -20,7 +18,6 @@ from holdfast.storage.store import Store
 
 __all__ = ["found_run", "identify"]
 
-_log = logging.getLogger("holdfast")
 _DIGEST_OPEN = b'"blake3":"'
 _MAY_PRECEDE_MARKER = {LOCK_NAME, JOURNAL_NAME}
 
@@ -42,7 +39,10 @@ def identify(store: Store) -> str:
         run_id = _recover(store)
         if run_id is None:
             raise
-        _log.warning("%s; all checkpoints agree that this is run %s, so it is used", error.message, run_id)
+        import logging  # rare; kept off the start of `holdfast ls`, as uuid below
+
+        log = logging.getLogger("holdfast")
+        log.warning("%s; all checkpoints agree that this is run %s, so it is used", error.message, run_id)
         return run_id
 
 
@@ -58,6 +58,8 @@ def found_run(store: Store, clock: Clock) -> str:
                 + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""),
                 hint="give the run a directory of its own, for example a new one inside it",
             ) from no_marker
+    import uuid
+
     run_id = uuid.uuid4().hex
     try:
         store.publish(MARKER_NAME, _encode_marker(run_id, clock))

@@ -24,10 +24,11 @@ def default_workers() -> int:
 class Session:
     """One attempt. Begins with the fence of I11; a rollback begins another one in the same process."""
 
-    def __init__(self, store: Store, clock: Clock, *, takeover: bool, workers: int) -> None:
+    def __init__(self, store: Store, clock: Clock, *, takeover: bool, fresh: bool, workers: int) -> None:
         self.store = store
         self.clock = clock
         self.workers = workers
+        self._fresh = fresh
         self.pool = BlockPool()
         self.heads: HeadCache = {}
         self.attempt = 0
@@ -68,6 +69,19 @@ class Session:
                 f"step {step} comes after step {self.last_step} of the same attempt",
                 hint="steps must not go backwards; to go back, restore(which=step) first",
             )
+
+    def check_continues(self) -> None:
+        """UsageError where the run has checkpoints that this attempt does not go on from (I12)."""
+        if self.origin is not None or self.seq > 0 or self._fresh:
+            return
+        found = self.catalog().checkpoints
+        if found:
+            raise UsageError(
+                f"{self.store.location} has {len(found)} checkpoints, and none of them was restored",
+                hint="call restore() before the first save; to start over on purpose, use a new run directory, "
+                "or Checkpointer(..., fresh=True): what is there becomes an abandoned branch",
+            )
+        self._fresh = True
 
     def close(self) -> None:
         """Let the run go."""

@@ -148,9 +148,14 @@ class PosixStore:
 
         def append_in(parent: int) -> None:
             self._append(parent, name, line, durable=durable, where=self._where(key))
+            if durable:
+                # Every time: the blob may have been made by a line that was not meant to be durable.
+                self._files.sync_dir(parent)
 
         with self._boundary("appending", key):
             self._groups.change_in(group, append_in, make=True)
+            if durable and group:
+                self._files.sync_dir(self._groups.root)
 
     def read_tail(self, key: str, limit_bytes: int) -> bytes:
         def read_end(descriptor: int, info: Info) -> bytes:
@@ -285,8 +290,6 @@ class PosixStore:
             close_quietly(self._files, descriptor)
             raise
         close_blob(self._files, descriptor, info)
-        if durable and info.size_bytes == 0:
-            self._files.sync_dir(parent)
 
     def _unlink(self, parent: int, name: str) -> None:
         try:

@@ -1,0 +1,91 @@
+"""The catalogue: what exists, what is damaged, what is only garbage."""
+
+import errno
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.engine.catalog import read_catalog
+from holdfast.engine.identity import identify
+from holdfast.storage.posix import PosixStore
+from holdfast.testing import Fault, FaultyFiles
+
+
+@pytest.fixture
+def ids(tmp_path) -> list[str]:
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(2)}, keep=holdfast.KEEP_ALL) as ckpt:
+        return [ckpt.save(step=step, note="n" * 40 * step).wait() for step in (1, 2, 90)]
+
+
+def catalog_of(tmp_path, files=None):
+    store = PosixStore(tmp_path / "run", readonly=True, files=files)
+    found = read_catalog(store, identify(store))
+    store.close()
+    return found
+
+
+def test_all_checkpoints_are_listed_also_those_with_long_heads(tmp_path, ids):
+    found = catalog_of(tmp_path)
+
+    assert [checkpoint.id for checkpoint in found.checkpoints] == ids
+    assert [len(checkpoint.note) for checkpoint in found.checkpoints] == [40, 80, 3600]
+    assert not any(checkpoint.quarantined for checkpoint in found.checkpoints)
+    assert found.garbage == []
+
+
+def test_a_directory_without_a_manifest_is_garbage(tmp_path, ids):
+    (tmp_path / "run" / ids[1] / "manifest.json").unlink()
+
+    found = catalog_of(tmp_path)
+
+    assert found.garbage == [ids[1]]
+    assert [checkpoint.id for checkpoint in found.checkpoints] == [ids[0], ids[2]]
+
+
+@pytest.mark.parametrize("what", ["link", "directory", "empty", "other run"])
+def test_something_else_in_the_manifests_place_is_damage_not_garbage(tmp_path, ids, what):
+    manifest = tmp_path / "run" / ids[1] / "manifest.json"
+    data = manifest.read_bytes()
+    manifest.unlink()
+    if what == "link":
+        manifest.symlink_to(tmp_path / "run" / ids[0] / "manifest.json")
+    elif what == "directory":
+        manifest.mkdir()
+    else:
+        manifest.write_bytes(b"" if what == "empty" else data.replace(ids[1].encode(), ids[0].encode()))
+
+    found = catalog_of(tmp_path)
+
+    assert found.garbage == []
+    assert [bool(checkpoint.quarantined) for checkpoint in found.checkpoints] == [False, True, False]
+
+
+def test_a_checkpoint_moved_away_behind_a_link_is_damage_not_absence(tmp_path, ids):
+    original = tmp_path / "run" / ids[2]
+    original.rename(tmp_path / "elsewhere")
+    original.symlink_to(tmp_path / "elsewhere")
+
+    found = catalog_of(tmp_path)
+
+    assert [bool(checkpoint.quarantined) for checkpoint in found.checkpoints] == [False, False, True]
+
+
+def test_one_unreadable_manifest_does_not_hide_the_others(tmp_path, ids):
+    files = FaultyFiles()
+    catalog_of(tmp_path, files)
+    opens = [call.number for call in files.calls if call.method == "open_read"]
+    broken = FaultyFiles(plan=[Fault(at=number, error=errno.EIO) for number in opens[2:3] + [opens[-1] + 6]])
+    broken.plan += [Fault(at=opens[2] + 1, error=errno.EIO, lasting=True, methods={"open_read"})]
+
+    found = catalog_of(tmp_path, broken)
+
+    assert len(found.checkpoints) == 3
+    assert any("cannot be read now" in checkpoint.quarantined for checkpoint in found.checkpoints)
+
+
+def test_names_that_are_not_ids_are_not_looked_at(tmp_path, ids):
+    (tmp_path / "run" / "notes").mkdir()
+    (tmp_path / "run" / "000000001-copy").mkdir()
+
+    assert len(catalog_of(tmp_path).checkpoints) == 3

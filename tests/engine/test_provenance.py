@@ -1,0 +1,53 @@
+"""What made a checkpoint, and what changed since."""
+
+import subprocess
+import sys
+
+from holdfast.engine.provenance import collect_provenance, compare_provenance
+
+
+def test_provenance_names_versions_host_and_nothing_private(monkeypatch):
+    monkeypatch.setenv("SECRET", "canary")
+
+    found = collect_provenance()
+
+    assert found["python"].startswith("3.")
+    assert set(found) == {"holdfast", "python", "libraries", "host", "machine", "code"}
+    assert "canary" not in str(found)
+
+
+def test_drift_is_told_field_by_field():
+    then = {"python": "3.11", "libraries": {"numpy": "1", "torch": "2"}, "code": None, "host": "a"}
+    now = {"python": "3.12", "libraries": {"numpy": "1", "jax": "4"}, "code": None, "host": "a"}
+
+    found = [str(drift) for drift in compare_provenance(then, now)]
+
+    assert found == ["python: 3.11 → 3.12", "libraries.torch: 2 → none", "libraries.jax: none → 4"]
+
+
+def test_the_commit_and_whether_files_differ_are_recorded(tmp_path):
+    def git(*arguments: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True
+        )
+
+    script = tmp_path / "train.py"
+    script.write_text("from holdfast.engine.provenance import collect_provenance\nprint(collect_provenance()['code'])\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+
+    clean = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    script.write_text(script.read_text() + "# changed\n")
+    dirty = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+
+    assert "'dirty': False" in clean
+    assert "'dirty': True" in dirty
+    assert clean.split("'")[3] == dirty.split("'")[3]
+
+
+def test_outside_of_a_repository_there_is_no_commit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "x.py"), raising=False)
+
+    assert collect_provenance()["code"] is None
