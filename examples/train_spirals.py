@@ -1,6 +1,6 @@
 """A small training that survives being killed: a network that tells three spiral arms apart. Needs numpy only.
 
-    python examples/train_spirals.py runs/spirals        # kill it whenever you like, and start it again
+python examples/train_spirals.py runs/spirals        # kill it whenever you like, and start it again
 """
 
 import argparse

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 import holdfast
+from holdfast.engine.attempts import begin_attempt
+from holdfast.engine.commit import pin, remove_checkpoint
+from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock, Fault, FaultyFiles
 
 
@@ -443,6 +446,33 @@ class TestKeep:
                 ckpt.save(step=step)
 
         assert steps_on_disk(tmp_path) == [1, 4]
+
+    def test_a_pinned_one_stays_and_a_dry_run_says_why(self, tmp_path):
+        with open_run(tmp_path, keep=holdfast.keep(last=1)) as ckpt:
+            ckpt.save(step=1)
+            ckpt.pin(1, note="for the paper")
+            ckpt.save(step=2)
+            ckpt.save(step=3)
+
+            verdicts = ckpt.prune(dry_run=True)
+
+            assert [(checkpoint.step, checkpoint.pinned) for checkpoint in ckpt.checkpoints()] == [
+                (1, True),
+                (3, False),
+            ]
+            assert [(verdict.keep, "pinned" in verdict.reason) for verdict in verdicts] == [(True, True), (True, False)]
+
+    def test_what_is_pinned_while_a_prune_runs_is_spared(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2, 3)
+        store = PosixStore(tmp_path / "run")
+        begin_attempt(store, FakeClock())
+        pin(store, ids[0], reason="just in time", clock=FakeClock())
+
+        removed = [remove_checkpoint(store, name, attempt=2) for name in ids[:2]]
+
+        assert removed == [False, True]
+        assert steps_on_disk(tmp_path) == [1, 3]
+        store.close()
 
     def test_leftovers_of_a_crash_are_removed(self, tmp_path):
         make_run(tmp_path, 1)

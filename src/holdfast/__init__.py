@@ -10,7 +10,7 @@ Importing it is light: what a name needs is imported when the name is used first
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.version import __version__
+from holdfast.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from holdfast.checkpointer import Checkpointer, PendingCheckpoint, Restored, load

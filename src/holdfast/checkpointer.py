@@ -21,6 +21,8 @@ from holdfast.core.errors import (
 from holdfast.core.values import Checkpoint
 from holdfast.engine.adapters import check_restorable
 from holdfast.engine.blocks import BlockPool
+from holdfast.engine.collector import collector_paused
+from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import TREE_NAME, Arrays, Source, leaf_infos, load_tree, unwrap_tree
@@ -28,12 +30,13 @@ from holdfast.engine.matching import match_state
 from holdfast.engine.provenance import Drift, collect_provenance
 from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, find_candidates, restore_session, try_candidates
-from holdfast.engine.saving import Document, prune_run, save_encoded
+from holdfast.engine.saving import Document, plan_session, prune_run, save_encoded
 from holdfast.engine.session import Session, default_workers
 from holdfast.format.decode import build
 from holdfast.format.encode import Encoded, encode_state
 from holdfast.format.manifest import Body
-from holdfast.policy.keep import Keep, keep
+from holdfast.policy.keep import Keep, Verdict, keep
+from holdfast.policy.lineage import choose, in_order
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 
@@ -170,7 +173,7 @@ class Checkpointer:
     ) -> PendingCheckpoint:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
         _refuse_unknown("save", unknown)
-        with self._lock:
+        with self._lock, collector_paused():
             self._check_usable()
             document = Document(
                 step=check_count("step", step),
@@ -181,13 +184,14 @@ class Checkpointer:
                 hyperparameters=self._hyperparameters,
                 provenance=self._provenance,
             )
-            self._session.check_continues()
             self._session.check_step(document.step)
             pending = PendingCheckpoint(document.step)
             encoded = self._encode(tree)
             try:
+                # Inside: it reads the catalogue, and a storage that fails there must not end the job either (I7).
+                self._session.check_continues()
                 checkpoint = save_encoded(self._session, encoded, document, self._keep)
-            except FencedError:
+            except (FencedError, UsageError):
                 raise
             except HoldfastError as error:
                 self._report_failure(pending, error)
@@ -248,6 +252,29 @@ class Checkpointer:
         loaded = self._restore(Choice(which, by, mode, self._suspect_after if which == "latest" else None), plan)
         return None if loaded is None else unwrap_tree(loaded.value)
 
+    def checkpoints(self) -> list[Checkpoint]:
+        """What the run holds, oldest first, damaged ones included (`quarantined` says why)."""
+        with self._lock:
+            self._check_usable(restoring=True)
+            return in_order(self._session.catalog().checkpoints)
+
+    def pin(self, which: str | int = "latest", *, note: str = "") -> str:
+        """Keep a checkpoint whatever retention says; its id. `holdfast unpin` undoes it."""
+        with self._lock:
+            self._check_usable(restoring=True)
+            chosen = choose(self._session.catalog().checkpoints, which)[0]
+            pin(self._session.store, chosen.id, reason=check_note(note), clock=self._session.clock)
+            return chosen.id
+
+    def prune(self, *, dry_run: bool = False) -> list[Verdict]:
+        """Remove what retention gives up, as after every save; what is kept and removed, and why."""
+        with self._lock:
+            self._check_usable(restoring=True)
+            verdicts = plan_session(self._session, self._keep)
+            if not dry_run:
+                prune_run(self._session, self._keep)
+            return verdicts
+
     def close(self) -> None:
         """Let the run go; SaveFailedError where the last checkpoint did not become durable (I8)."""
         with self._lock:
@@ -278,7 +305,7 @@ class Checkpointer:
             _log.error("%s", failure)
 
     def _restore(self, choice: Choice, make_plan: Callable[[Body], Plan]) -> Loaded | None:
-        with self._lock:
+        with self._lock, collector_paused():
             self._check_usable(restoring=True)
             try:
                 loaded = restore_session(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore
 from tests.crash.fuzz import fuzz
+from tests.crash.interference import interfere
 from tests.crash.mutants import catch_all
 from tests.crash.outcome import Outcome
 from tests.crash.power import cut_many
@@ -30,7 +31,7 @@ class Amounts(NamedTuple):
 
 _AMOUNTS = {
     "quick": Amounts(1_500, 12, 600),
-    "crash": Amounts(100_000, 200, 20_000),
+    "crash": Amounts(100_000, 240, 20_000),
     "full": Amounts(1_000_000, 2_000, 400_000),
 }
 
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
     parts: dict[str, Callable[[], Outcome]] = {
         "states": lambda: explore(amounts.states, seed=seed),
         "power_cuts": lambda: cut_many(amounts.power_cuts, seed=seed),
-        "calls": lambda: sweep(every=10 if given.amount == "quick" else 1),
+        "calls": lambda: _calls(every=10 if given.amount == "quick" else 1),
         "bits": lambda: _bits(at_most=2_000 if given.amount == "quick" else None),
         "fuzzed": lambda: fuzz(amounts.fuzzed, seed=seed),
     }
@@ -67,6 +68,11 @@ def main(arguments: list[str]) -> int:
         print(*(f"  {line}" for line in escaped), sep="\n")
     print(json.dumps(summary), flush=True)
     return int(summary["violations"] > 0 or summary["mutants"] != summary["mutants_caught"])
+
+
+def _calls(*, every: int) -> Outcome:
+    failing, interrupted = sweep(every=every), interfere(every=every)
+    return Outcome(failing.counted + interrupted.counted, failing.violations + interrupted.violations)
 
 
 def _bits(*, at_most: int | None) -> Outcome:

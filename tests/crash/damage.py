@@ -16,7 +16,7 @@ from holdfast.testing.memory_files import MemoryFiles
 from tests.crash.models import Tree
 from tests.crash.oracle import describe
 from tests.crash.outcome import Hang, Outcome, Progress, deadline
-from tests.crash.subject import RUN, Program, quiet, small_and_fast
+from tests.crash.subject import RUN, Program, forget_processes, quiet, small_and_fast
 
 __all__ = [
     "FLOATS",
@@ -82,6 +82,8 @@ def check_restore(files: Files, allowed: set[int], *, path: str = RUN, may_refus
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"traceback: {type(error).__name__}: {error} at {where.filename}:{where.lineno}"
+    finally:
+        forget_processes()
     if result is None:
         return "started from scratch (I12)"
     found = program.saved()
@@ -90,8 +92,8 @@ def check_restore(files: Files, allowed: set[int], *, path: str = RUN, may_refus
     return "" if found in allowed else f"restored save {found}, allowed are {sorted(allowed)}"
 
 
-def flip_every_bit(*, at_most: int | None = None) -> Outcome:
-    """Each bit alone. `at_most` takes that many, evenly spread."""
+def flip_every_bit(*, at_most: int | None = None, first_only: bool = False) -> Outcome:
+    """Each bit alone. `at_most` takes that many, evenly spread; `first_only` ends at the first violation."""
     with small_and_fast():
         baseline = make_baseline()
         bits = sum(len(baseline.tree[path] or b"") * 8 for path in baseline.paths)
@@ -104,6 +106,8 @@ def flip_every_bit(*, at_most: int | None = None) -> Outcome:
                 flips += done
                 violations += problems
                 progress.show(flips, len(violations))
+                if first_only and violations:
+                    break
     return Outcome(flips, violations)
 
 
@@ -122,7 +126,6 @@ def _flip_slice(task: tuple[Baseline, str, int, int]) -> tuple[int, list[str]]:
         damaged[bit // 8] ^= 1 << bit % 8
         disk = MemoryFiles.from_tree({**baseline.tree, path: bytes(damaged)})
         problem = check_restore(disk, baseline.allowed(path), may_refuse=path.endswith(MARKER_NAME))
-        disk.die()
         if problem:
             problems.append(f"bit {bit} of {path}: {problem}")
     return len(bits), problems

@@ -29,6 +29,7 @@ class _Task(NamedTuple):
     wanted: int
     seed: int
     until_s: float
+    first_only: bool
 
 
 class _Done(NamedTuple):
@@ -38,13 +39,16 @@ class _Done(NamedTuple):
     violations: list[str]
 
 
-def explore(wanted: int, *, seed: int, sequences: list[str] | None = None, limit_s: float = 3600.0) -> Outcome:
-    """Check at least that many distinct states if there are so many, spread over sequences and models."""
-    names = list(sequences or SEQUENCES)
+def explore(wanted: int, *, seed: int, limit_s: float = 6 * 3600.0, first_only: bool = False) -> Outcome:
+    """Check at least that many distinct states if there are so many, spread over sequences and models.
+
+    `first_only` ends at the first violation: enough to know that a mutant is one.
+    """
+    names = list(SEQUENCES)
     until_s = time.monotonic() + limit_s
     # Some sequences have few states; what they leave over is spread over the others.
     share = -(-wanted * 14 // (10 * len(names) * len(MODELS)))
-    tasks = [_Task(name, model, share, seed, until_s) for name in names for model in MODELS]
+    tasks = [_Task(name, model, share, seed, until_s, first_only) for name in names for model in MODELS]
     progress = Progress("crash states", wanted)
     states, violations = 0, []
     with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
@@ -52,6 +56,8 @@ def explore(wanted: int, *, seed: int, sequences: list[str] | None = None, limit
             states += done.states
             violations += done.violations
             progress.show(states, len(violations))
+            if first_only and violations:
+                break
     return Outcome(states, violations)
 
 
@@ -95,6 +101,8 @@ def _explore_recorded(recorded: Recorded, task: _Task) -> _Done:
         problem = check_disk(tree, expected, floats=recorded.floats, thorough=thorough)
         if problem:
             violations.append(f"{task.sequence!r}, {task.model!r}, {crash_point}, {choices}: {problem}")
+            if task.first_only:
+                break
     return _Done(task.sequence, task.model, len(seen), violations)
 
 

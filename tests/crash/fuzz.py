@@ -13,7 +13,7 @@ from tests.crash.damage import FLOATS, NEWEST, OLDER, Baseline, check_restore, m
 from tests.crash.models import Tree
 from tests.crash.mutations import forge, scramble
 from tests.crash.outcome import Hang, Outcome, Progress, deadline
-from tests.crash.subject import Program, quiet, read_tree, small_and_fast
+from tests.crash.subject import Program, forget_processes, quiet, read_tree, small_and_fast
 
 __all__ = ["fuzz"]
 
@@ -21,6 +21,8 @@ _BATCH = 100
 _PROCESSES = 2
 _SPARE_BYTES = 256 << 20
 _DEADLINE_S = 20.0
+# Imported by the interpreter when a damaged text makes it look for byte order marks, or a message is escaped.
+_CODECS = ("unicode_escape", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le", "utf-8-sig")
 _FORBIDDEN = {
     "compile",
     "ctypes.dlopen",
@@ -52,7 +54,7 @@ class _Watch:
 _watch: list[_Watch] = []
 
 
-def fuzz(wanted: int, *, seed: int) -> Outcome:
+def fuzz(wanted: int, *, seed: int, first_only: bool = False) -> Outcome:
     """That many hostile runs: half of them random damage, half forged with right digests."""
     with small_and_fast():
         baseline = make_baseline()
@@ -64,6 +66,8 @@ def fuzz(wanted: int, *, seed: int) -> Outcome:
                 count += _BATCH
                 violations += problems
                 progress.show(count, len(violations))
+                if first_only and violations:
+                    break
     return Outcome(count, violations)
 
 
@@ -71,6 +75,8 @@ def _begin_worker(baseline: Baseline) -> None:
     # Once undisturbed, so that everything that is imported on first use is there before imports are forbidden.
     check_restore(MemoryFiles.from_tree(baseline.tree), {NEWEST})
     _read_everything(baseline.tree)
+    for codec in _CODECS:
+        "".encode(codec)
     _watch.append(_Watch())
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + _SPARE_BYTES,) * 2)
@@ -116,7 +122,7 @@ def _read_everything(tree: Tree) -> str:
             where = traceback.extract_tb(error.__traceback__)[-1]
             return f"traceback: {type(error).__name__}: {str(error)[:200]} at {where.filename}:{where.lineno}"
         finally:
-            disk.die()
+            forget_processes()
     return ""
 
 

@@ -3,6 +3,8 @@
 A rig that finds nothing proves nothing until it has found these.
 """
 
+import itertools
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,10 +18,12 @@ from holdfast.format import manifest as manifest_module
 from holdfast.storage import posix_writer
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
+from holdfast.testing.store_suite import OpenStore, check_store
 from tests.crash.children import Tell, listen, start
 from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore
 from tests.crash.fuzz import fuzz
+from tests.crash.interference import interfere
 from tests.crash.outcome import Outcome, Progress
 from tests.crash.power import cut_many
 from tests.crash.sweep import sweep
@@ -181,7 +185,7 @@ def _prune_data_first() -> None:
 def _prune_before_commit() -> None:
     def make_much_room(current: session.Session, layout: object, keep: object) -> None:
         for checkpoint in current.catalog().checkpoints:
-            remove_checkpoint(current.store, checkpoint.id, attempt=current.attempt, marks={})
+            remove_checkpoint(current.store, checkpoint.id, attempt=current.attempt)
 
     saving._make_room = make_much_room  # type: ignore[assignment]
 
@@ -265,6 +269,21 @@ def _believe_sizes() -> None:
     manifest_module._check_shards = lambda body, where: None
 
 
+def _run_store_suite() -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as scratch:
+        places = itertools.count()
+
+        def make_place() -> OpenStore:
+            path = f"{scratch}/{next(places)}"
+            return lambda: PosixStore(path, create=True)
+
+        try:
+            check_store(make_place)
+        except AssertionError as error:
+            return Outcome(1, [str(error)])
+    return Outcome(1, [])
+
+
 def _quietly(call: Callable[..., object], *arguments: object) -> None:
     try:
         call(*arguments)
@@ -273,12 +292,17 @@ def _quietly(call: Callable[..., object], *arguments: object) -> None:
 
 
 CATCHERS: dict[str, Callable[[], Outcome]] = {
-    "crash states": lambda: explore(3_000, seed=_SEED),
+    "crash states": lambda: explore(3_000, seed=_SEED, first_only=True),
     "power cuts": lambda: cut_many(24, seed=_SEED),
-    "failing calls": lambda: sweep(every=2),
-    "bit flips": lambda: flip_every_bit(at_most=3_000),
+    "failing calls: fsync": lambda: sweep(faults=["EIO on fsync"], first_only=True),
+    "failing calls: short write": lambda: sweep(faults=["short write"], first_only=True),
+    "failing calls: read": lambda: sweep(faults=["EIO on read"], first_only=True),
+    "failing calls: full disk": lambda: sweep(faults=["ENOSPC"], first_only=True),
+    "takeovers": lambda: interfere(every=3),
+    "bit flips": lambda: flip_every_bit(at_most=3_000, first_only=True),
     "replaced files": replace_every_file,
-    "fuzz": lambda: fuzz(3_000, seed=_SEED),
+    "fuzz": lambda: fuzz(3_000, seed=_SEED, first_only=True),
+    "store suite": _run_store_suite,
 }
 """The parts of the rig, in the amounts that suffice for a mutant."""
 
@@ -291,18 +315,19 @@ MUTANTS = [
     Mutant("acknowledges before the last sync", _acknowledge_before_sync, "crash states", "I5"),
     Mutant("writes documents in place", _write_in_place, "crash states", "I1"),
     Mutant("writes the manifest first", _manifest_first, "crash states", "I2"),
-    Mutant("syncs again after a failed sync", _retry_after_sync_error, "failing calls", "I5"),
+    Mutant("syncs again after a failed sync", _retry_after_sync_error, "failing calls: fsync", "I5"),
     Mutant("does not check the digests of chunks", _no_digest_check, "bit flips", "I4"),
     Mutant("does not check the digest of the manifest", _no_manifest_digest, "bit flips", "I4"),
     Mutant("prunes data before the manifest", _prune_data_first, "crash states", "I2"),
     Mutant("prunes before it commits", _prune_before_commit, "crash states", "I6"),
     Mutant("does not look at newer attempts", _no_fence, "crash states", "I11"),
-    Mutant("a rename replaces", _rename_replaces, "crash states", "I3"),
-    Mutant("takes a short write for a whole one", _ignore_short_writes, "failing calls", "I4"),
+    Mutant("does not look at newer attempts, in a race", _no_fence, "takeovers", "I11"),
+    Mutant("a rename replaces", _rename_replaces, "store suite", "I3"),
+    Mutant("takes a short write for a whole one", _ignore_short_writes, "failing calls: short write", "I4"),
     Mutant("believes the journal, not the manifests", _trust_the_journal, "crash states", "I1"),
-    Mutant("takes a directory that cannot be read for an empty one", _empty_on_error, "failing calls", "I12"),
-    Mutant("reports failed saves as durable", _false_success, "failing calls", "I8"),
-    Mutant("a failed save raises", _save_raises, "failing calls", "I7"),
+    Mutant("takes a directory that cannot be read for an empty one", _empty_on_error, "failing calls: read", "I12"),
+    Mutant("reports failed saves as durable", _false_success, "failing calls: full disk", "I8"),
+    Mutant("a failed save raises", _save_raises, "failing calls: full disk", "I7"),
     Mutant("waits for a FIFO in the place of a file", _wait_for_fifos, "replaced files", "I7"),
     Mutant("believes the sizes in a manifest", _believe_sizes, "fuzz", "I10"),
 ]

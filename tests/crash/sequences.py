@@ -8,7 +8,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.errors import FencedError
 from holdfast.core.names import shard_name
 from holdfast.engine.commit import remove_checkpoint
-from holdfast.engine.marks import PINNED, clear_mark, list_marks, set_mark
+from holdfast.engine.marks import PINNED, clear_mark, set_mark
 from holdfast.policy.keep import KEEP_ALL, Keep, keep
 from holdfast.storage.posix import PosixStore
 from holdfast.testing.memory_files import MemoryFiles
@@ -169,7 +169,7 @@ def _remove(life: Life) -> None:
     for number in (3, 1):
         store = life.store()
         life.mark(REMOVE, number)
-        remove_checkpoint(store, life.ids[number], attempt=None, marks=list_marks(store))
+        remove_checkpoint(store, life.ids[number], attempt=None)
         life.mark(REMOVED, number)
     life.new_process()
     life.save(7)

@@ -59,8 +59,8 @@ SCENARIOS = {
 }
 
 
-def sweep(*, scenarios: list[str] | None = None, faults: list[str] | None = None, every: int = 1) -> Outcome:
-    """All scenarios × calls × faults; `every` takes only each n-th call."""
+def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool = False) -> Outcome:
+    """All scenarios × calls × faults; `every` takes only each n-th call, `first_only` ends at the first violation."""
     chosen = [fault for fault in FAULTS if faults is None or fault.name in faults]
     progress_total, tasks = 0, []
     memory = "/dev/shm"
@@ -68,7 +68,7 @@ def sweep(*, scenarios: list[str] | None = None, faults: list[str] | None = None
         small_and_fast(),
         tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=memory if os.path.isdir(memory) else None) as scratch,
     ):
-        for name in scenarios or list(SCENARIOS):
+        for name in SCENARIOS:
             template, calls = _prepare(name, Path(scratch))
             for fault in chosen:
                 hit = [number for number, call in enumerate(calls) if call in fault.methods][::every]
@@ -81,6 +81,8 @@ def sweep(*, scenarios: list[str] | None = None, faults: list[str] | None = None
                 done += count
                 violations += problems
                 progress.show(done, len(violations))
+                if first_only and violations:
+                    break
     return Outcome(done, violations)
 
 

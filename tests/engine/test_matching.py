@@ -34,6 +34,12 @@ def problems_of(stored, state, **options):
 
 
 def _snapshot(value):
+    if isinstance(value, dict):
+        return {key: _snapshot(item) for key, item in value.items()}
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
     return value.state_dict() if hasattr(value, "state_dict") else value
 
 
@@ -63,7 +69,12 @@ def test_arrays_are_filled_in_place_whatever_their_strides():
     stored = store({"c": saved, "f": saved, "s": saved.copy(), "t": torch.from_numpy(saved.copy())})
     fortran = np.zeros((2, 3, 4), order="F")
     strided = np.zeros((4, 3, 8))[::-2, :, ::2]
-    state = {"c": np.zeros((2, 3, 4)), "f": fortran, "s": strided, "t": torch.zeros(4, 3, 2, dtype=torch.float64).T}
+    state = {
+        "c": np.zeros((2, 3, 4)),
+        "f": fortran,
+        "s": strided,
+        "t": torch.zeros(4, 3, 2, dtype=torch.float64).permute(2, 1, 0),
+    }
     objects = dict(state)
 
     load(stored, state)
@@ -254,7 +265,6 @@ def test_an_object_whose_state_is_read_only_gets_new_arrays():
 
     target = Frozen(1.0)
 
-    load(store({"o": Frozen(2.0)}), {"o": target}) if False else None
     stored = store({"o": {"v": np.full(3, 2.0), "j": jnp.full(3, 2.0)}})
     load(stored, {"o": target})
 
@@ -267,7 +277,6 @@ def test_every_difference_is_listed_at_once_and_nothing_is_touched():
             "model": {"a": np.ones(3), "b": np.ones(3), "c": np.ones(3), "d": np.ones(3), "only_saved": np.ones(1)},
             "gone": {"x": 1},
             "rng": np.random.Generator(np.random.PCG64(1)),
-            "config": Config(0.1, np.ones(2)),
         }
     )
     read_only = np.zeros(3)
@@ -282,12 +291,6 @@ def test_every_difference_is_listed_at_once_and_nothing_is_touched():
         },
         "fresh": {},
         "rng": np.random.Generator(np.random.Philox(1)),
-        "config": Point(1, 2),
-    }
-    state["config"] = {"p": Point(1, 2)}
-    stored.tree["items"]["config"] = {
-        "kind": "dict",
-        "items": {"p": {"kind": "namedtuple", "type": "other.Pair", "fields": {"x": 1, "w": 2}}},
     }
 
     problems = problems_of(stored, state)
@@ -304,7 +307,7 @@ def test_every_difference_is_listed_at_once_and_nothing_is_touched():
         "model.mine: missing",
         "rng: class mismatch: the program's generator is Philox, the checkpoint's PCG64",
     ):
-        assert part in text or "config" in part
+        assert part in text
 
 
 @pytest.mark.parametrize(
@@ -466,3 +469,12 @@ def test_what_can_be_restored_is_accepted():
             "i": collections.deque(),
         }
     )
+
+
+def test_a_value_of_another_kind_takes_the_place_of_a_container():
+    saved = {"a": slice(1), "b": frozenset({1}), "c": b"x", "d": [1], "e": {1: 2}}
+    state = {"s": {"a": {1}, "b": {2}, "c": bytearray(b"y"), "d": {"k": 1}, "e": [1]}}
+
+    load(store({"s": saved}), state)
+
+    assert state["s"] == saved

@@ -85,5 +85,5 @@ def test_collisions_and_unused_entries_are_problems(rename, expected):
 
 
 def test_a_rename_to_where_the_program_has_nothing_is_extra():
-    with pytest.raises(StateMismatchError, match="model.nowhere: extra"):
+    with pytest.raises(StateMismatchError, match=r"model\.nowhere: extra"):
         load(store({"model": {"w": np.ones(1), "v": 1}}), {"model": {"u": 1}}, rename={"model.w": "model.nowhere"})

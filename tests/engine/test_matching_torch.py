@@ -191,6 +191,30 @@ def test_a_state_dict_saved_as_a_dict_loads_into_the_object_and_back():
     assert np.array_equal(plain["weight"].numpy(), saved.weight.detach().numpy())
 
 
+def test_an_optimizer_can_go_back_to_before_its_first_step():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    stored = store({"o": optimizer})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+    load(stored, {"o": optimizer})
+
+    assert optimizer.state_dict()["state"] == {}
+
+
+def test_an_optimizer_of_another_model_is_refused_before_anything_is_loaded():
+    stored = store({"o": torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)})
+    other = torch.optim.SGD(nn.Linear(2, 2, bias=False).parameters(), 0.2)
+
+    with pytest.raises(
+        StateMismatchError, match=r"o\.param_groups\[0\]: the program has 1 parameters, the checkpoint 2"
+    ):
+        load(stored, {"o": other})
+
+    assert other.param_groups[0]["lr"] == 0.2
+
+
 def test_a_changed_layer_lists_its_tensors():
     with pytest.raises(StateMismatchError) as caught:
         load(store({"m": nn.Linear(2, 3)}), {"m": nn.Linear(2, 4)})

@@ -32,7 +32,9 @@ def test_the_commit_and_whether_files_differ_are_recorded(tmp_path):
         )
 
     script = tmp_path / "train.py"
-    script.write_text("from holdfast.engine.provenance import collect_provenance\nprint(collect_provenance()['code'])\n")
+    script.write_text(
+        "from holdfast.engine.provenance import collect_provenance\nprint(collect_provenance()['code'])\n"
+    )
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "one")

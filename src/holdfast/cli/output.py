@@ -31,9 +31,11 @@ class Output:
         """One line of differently painted pieces."""
         print("".join(paint(printable(text), style, colour=self.colour) for text, style in pieces))
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
-        """A table, within the terminal's width."""
-        print("\n".join(render(columns, rows, width=self.width, colour=self.colour)))
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> list[str]:
+        """A table, within the terminal's width; the columns for which there was no room."""
+        rendered = render(columns, rows, width=self.width, colour=self.colour)
+        print("\n".join(rendered.lines))
+        return rendered.left_out
 
     def remark(self, text: str) -> None:
         """A line to the side, which is no part of the answer."""
@@ -44,8 +46,6 @@ class Output:
         if yes:
             return True
         if self.json or not sys.stdin.isatty() or not sys.stderr.isatty():
-            raise UsageError(
-                "nobody can be asked for confirmation here", hint="add --yes to go on, or --dry-run to look"
-            )
+            raise UsageError("nobody can be asked for confirmation here", hint="add --yes to go on")
         print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -19,6 +19,12 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(terminal_width(sys.stdout) or _HELP_WIDTH, _HELP_WIDTH))
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Examples stay as they are; what is prose is filled to the width."""
+        if text.startswith("examples:"):
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises like every other bad input, instead of leaving the program."""

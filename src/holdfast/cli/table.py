@@ -9,7 +9,7 @@ from typing import NamedTuple, TextIO
 
 from holdfast.core.errors import printable
 
-__all__ = ["Cell", "Column", "Style", "fit", "paint", "render", "terminal_width", "use_colour"]
+__all__ = ["Cell", "Column", "Rendered", "Style", "fit", "paint", "render", "terminal_width", "use_colour"]
 
 _GAP = "  "
 _ELLIPSIS = "…"
@@ -47,15 +47,28 @@ class Cell(NamedTuple):
     style: str = Style.PLAIN
 
 
+class Rendered(NamedTuple):
+    """A table as text."""
+
+    lines: list[str]
+    left_out: list[str]
+    """The titles of the columns for which there was no room."""
+
+
 def render(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, width: int | None, colour: bool
-) -> list[str]:
-    """The lines of the table. Columns in which every cell is empty are left out; `width` None sets no limit."""
+) -> Rendered:
+    """The lines of the table. Columns in which every cell is empty do not count; `width` None sets no limit."""
+    wanted = _widths(columns, rows)
+    widths = dict(wanted)
+    if width is not None:
+        _fit_columns(columns, widths, width)
     shown: list[list[str]] = []
-    for index, width_here in _widths(columns, rows, width).items():
+    for index, width_here in widths.items():
         cells = [Cell(columns[index].title, Style.DIM), *(_cell(row[index]) for row in rows)]
         shown.append([_padded(cell, width_here, right=columns[index].right, colour=colour) for cell in cells])
-    return [_GAP.join(parts).rstrip() for parts in zip(*shown, strict=True)]
+    lines = [_GAP.join(parts).rstrip() for parts in zip(*shown, strict=True)]
+    return Rendered(lines, [columns[index].title for index in wanted if index not in widths])
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
@@ -95,15 +108,13 @@ def _cell(cell: Cell | str) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], limit: int | None) -> dict[int, int]:
-    """How wide each column is that is shown."""
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> dict[int, int]:
+    """How wide each column wants to be, of those that are not empty."""
     widths = {}
     for index, column in enumerate(columns):
         widest = max((_width(_safe(_cell(row[index]).text)) for row in rows), default=0)
         if widest:
             widths[index] = max(widest, _width(column.title))
-    if limit is not None:
-        _fit_columns(columns, widths, limit)
     return widths
 
 

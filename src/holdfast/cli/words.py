@@ -14,7 +14,13 @@ for _power, _letter in enumerate("kmgtp", 1):
     # As people mean it for memory and disks alike: 10G is 10 GiB. 10GB says so explicitly.
     _SUFFIXES |= {_letter: 1 << 10 * _power, f"{_letter}ib": 1 << 10 * _power, f"{_letter}b": 1000**_power}
 
-_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+# Unit, the smaller one that is said with it, and up to where it is.
+_DURATIONS = (
+    (_DAY_S, "d", _HOUR_S, "h", 10 * _DAY_S),
+    (_HOUR_S, "h", _MINUTE_S, "min", 10 * _HOUR_S),
+    (_MINUTE_S, "min", 1, "s", 0),
+)
 
 
 def size(size_bytes: float) -> str:
@@ -53,12 +59,13 @@ def age(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `3 min`, `5 h`, `12 d`: one unit, rounded down."""
-    for limit, unit_s, name in ((_MINUTE_S, 1, "s"), (_HOUR_S, _MINUTE_S, "min"), (2 * _DAY_S, _HOUR_S, "h")):
-        if seconds < limit:
-            return f"{int(seconds / unit_s)} {name}"
-    days = seconds / _DAY_S
-    return f"{int(days)} d" if days < 730 else f"{days / 365.25:.1f} y"
+    """`42 s`, `3 min`, `5 h 20 min`, `2 d 3 h`, `40 d`: as exact as anybody asks."""
+    whole = max(0, int(seconds))
+    for unit_s, name, smaller_s, smaller, both_below in _DURATIONS:
+        if whole >= unit_s:
+            rest = whole % unit_s // smaller_s
+            return f"{whole // unit_s} {name}" + (f" {rest} {smaller}" if rest and whole < both_below else "")
+    return f"{whole} s"
 
 
 def metric(value: float) -> str:

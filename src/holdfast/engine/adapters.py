@@ -23,6 +23,7 @@ __all__ = [
     "check_restorable",
     "find_restorable",
     "is_mutable",
+    "is_optimizer",
     "is_unshaped",
     "loads_in_place",
     "replace_contents",
@@ -76,6 +77,12 @@ def is_unshaped(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor) and bool(torch.nn.parameter.is_lazy(value))
 
 
+def is_optimizer(value: object) -> bool:
+    """Whether it is one of torch's, whose state has a slot for each parameter once that was updated."""
+    torch = loaded("torch")
+    return torch is not None and isinstance(value, torch.optim.Optimizer)
+
+
 def is_mutable(value: object) -> bool:
     """Whether the contents of the container can be replaced while it stays the same object."""
     if type(value) in (*_MUTABLE, collections.Counter):
@@ -86,7 +93,9 @@ def is_mutable(value: object) -> bool:
 
 
 def replace_contents(value: Any, made: Any) -> Any:
-    """Give the program's container the contents of a new one of its kind; returns the program's."""
+    """The program's container with the contents of the new one; the new one itself where it is of another kind."""
+    if type(made) is not type(value) and not (isinstance(made, dict) and isinstance(value, dict)):
+        return made
     if isinstance(value, dict):
         value.clear()
         for key, item in made.items():
@@ -157,7 +166,7 @@ def _is_stock(module: Any, base: Any) -> bool:
 
 
 def _needs_buffer(tensor: Any) -> bool:
-    return tensor.device.type not in ("cpu", "meta") or tensor.is_conj() or tensor.is_neg()
+    return not (tensor.is_cpu or tensor.is_meta) or tensor.is_conj() or tensor.is_neg()
 
 
 def _is_mutable_dataclass(value: object) -> bool:

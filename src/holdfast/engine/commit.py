@@ -1,13 +1,13 @@
 """Commit: the one place where a checkpoint comes to exist (I1), and the one where it ceases to."""
 
-from collections.abc import Mapping
-
+from holdfast.core.clock import Clock
+from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.engine.attempts import check_fence
-from holdfast.engine.marks import clear_marks
+from holdfast.engine.marks import PINNED, clear_mark, clear_marks, list_marks, set_mark
 from holdfast.storage.store import Store
 
-__all__ = ["abandon", "commit", "remove_checkpoint", "remove_garbage"]
+__all__ = ["abandon", "commit", "pin", "remove_checkpoint", "remove_garbage"]
 
 LOCK_DEADLINE_S = 60.0
 
@@ -27,20 +27,30 @@ def abandon(store: Store, checkpoint_id: str) -> None:
     store.remove_group(checkpoint_id)
 
 
-def remove_checkpoint(
-    store: Store, checkpoint_id: str, *, attempt: int | None, marks: Mapping[str, set[str]]
-) -> None:
+def remove_checkpoint(store: Store, checkpoint_id: str, *, attempt: int | None) -> bool:
     """Remove a checkpoint, manifest first (I2): a crash in between leaves garbage, not a broken checkpoint.
 
-    `attempt` is the writer's; None for a person at the command line, who is nobody's older attempt.
+    `attempt` is the writer's, which spares what was pinned meanwhile and then gives False. It is None for a person at
+    the command line, who is nobody's older attempt.
     """
     with store.exclusive(LOCK_DEADLINE_S):
         if attempt is not None:
             check_fence(store, attempt)
+            if checkpoint_id in list_marks(store)[PINNED]:
+                return False
         store.remove(f"{checkpoint_id}/{MANIFEST_NAME}")
     # Data goes outside of the lock: unlinking gigabytes takes a while, and nobody can miss what has no manifest.
     store.remove_group(checkpoint_id)
-    clear_marks(store, checkpoint_id, marks)
+    clear_marks(store, checkpoint_id)
+    return True
+
+
+def pin(store: Store, checkpoint_id: str, *, reason: str, clock: Clock) -> None:
+    """Keep the checkpoint whatever retention says. Under the lock: a prune that runs now sees it, or came before."""
+    with store.exclusive(LOCK_DEADLINE_S):
+        store.read(f"{checkpoint_id}/{MANIFEST_NAME}", MAX_MANIFEST_BYTES)  # BlobMissingError where it is gone
+        clear_mark(store, checkpoint_id, PINNED)  # a mark is never changed; a new reason is a new mark
+        set_mark(store, checkpoint_id, PINNED, reason=reason, clock=clock)
 
 
 def remove_garbage(store: Store, checkpoint_id: str, *, attempt: int) -> None:

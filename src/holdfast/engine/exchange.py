@@ -161,8 +161,9 @@ def _write_npz(
 def _export_torch(source: Source, checkpoint_id: str, path: str, *, only: str | None, replace: bool) -> Exported:
     try:
         import torch
-    except ImportError:
-        raise UsageError(f"{path}: torch is not installed", hint="export to .safetensors or .npz instead") from None
+    except ImportError as error:
+        hint = "pip install torch, or export to .safetensors or .npz"
+        raise UsageError(f"{path}: torch cannot be imported: {error}", hint=hint) from error
     tree, arrays, left_out = plain_tree(load_tree(source, checkpoint_id, only=only), torch)
     with whole_file(path, replace=replace) as file:
         torch.save(tree, file)

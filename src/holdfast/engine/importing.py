@@ -57,12 +57,17 @@ def read_state_file(path: str) -> object:
 
 
 def import_state(session: Session, state: Mapping[str, object], document: Document) -> Checkpoint:
-    """The state as a durable checkpoint, placed after the newest live one of an earlier or the same step."""
+    """The state as a durable checkpoint that follows the newest one. UsageError where that has a later step."""
     checkpoints = session.catalog().checkpoints
     live = live_line(checkpoints)
-    before = [c for c in in_order(checkpoints) if c.id in live and not c.quarantined and c.step <= document.step]
-    if before:
-        session.resume_from(before[-1])
+    newest = next((c for c in reversed(in_order(checkpoints)) if c.id in live and not c.quarantined), None)
+    if newest is not None:
+        if newest.step > document.step:
+            raise UsageError(
+                f"{session.store.location} is at step {newest.step} already, after step {document.step}",
+                hint="give a later step, or import into a run of its own",
+            )
+        session.resume_from(newest)
     checkpoint = save_encoded(session, encode_state(state), document, KEEP_ALL)
     session.journal.record("imported", id=checkpoint.id, step=checkpoint.step)
     return checkpoint
@@ -104,8 +109,9 @@ def _read_npz(path: str) -> dict[str, Any]:
 def _read_torch(path: str) -> object:
     try:
         import torch
-    except ImportError:
-        raise UsageError(f"{path}: torch is not installed", hint="convert the file to .safetensors") from None
+    except ImportError as error:
+        hint = "pip install torch, or convert the file to .safetensors"
+        raise UsageError(f"{path}: torch cannot be imported: {error}", hint=hint) from error
     import pickle
 
     try:

@@ -36,7 +36,13 @@ class Journal:
 
 def read_events(store: Store) -> list[Event]:
     """The latest events, oldest first, as far as they can be read."""
-    return list(_parse(store.read_tail(JOURNAL_NAME, _TAIL_BYTES).split(b"\n")))
+    try:
+        tail = store.read_tail(JOURNAL_NAME, _TAIL_BYTES)
+    except HoldfastError as error:
+        # A diary that is lost, or has become a link or a FIFO, must not keep a job from its checkpoints (I7).
+        _log.warning("the journal of %s cannot be read: %s", store.location, error.message)
+        return []
+    return list(_parse(tail.split(b"\n")))
 
 
 def _parse(lines: Iterable[bytes]) -> Iterable[Event]:

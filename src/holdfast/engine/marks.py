@@ -1,7 +1,6 @@
 """Marks: what is said of a checkpoint after it was made. One small blob each; the checkpoint never changes (I3)."""
 
 import json
-from collections.abc import Mapping
 from typing import Final
 
 from holdfast.core.clock import Clock, utc_text
@@ -32,9 +31,9 @@ def clear_mark(store: Store, checkpoint_id: str, kind: str) -> None:
     store.remove(_key(checkpoint_id, kind))
 
 
-def clear_marks(store: Store, checkpoint_id: str, kinds: Mapping[str, set[str]]) -> None:
-    """Take off all marks that the listing has for a checkpoint that is gone."""
-    for kind, marked in kinds.items():
+def clear_marks(store: Store, checkpoint_id: str) -> None:
+    """Take off all marks of a checkpoint that is gone."""
+    for kind, marked in list_marks(store).items():
         if checkpoint_id in marked:
             clear_mark(store, checkpoint_id, kind)
 

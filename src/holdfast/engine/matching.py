@@ -5,43 +5,37 @@ Everything is compared before anything is loaded: the plan lists what to read, s
 """
 
 import collections
-import dataclasses
-import enum
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError
 from holdfast.engine.adapters import (
-    TargetMemory,
     find_restorable,
     is_mutable,
+    is_optimizer,
     is_unshaped,
     loads_in_place,
     replace_contents,
     target_memory,
 )
+from holdfast.engine.comparing import corresponds, difference_of, other_groups, takes_all, unlike
 from holdfast.engine.filling import Filling, Target, conflicts, fill_targets
 from holdfast.engine.renaming import rename_tree
-from holdfast.format.aliases import spread_axes
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.carriers import Refused, array_kind
-from holdfast.format.classes import find_class
 from holdfast.format.decode import MISSING, PICKLE_HINT, Builder, Late, settle
 from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import loaded
-from holdfast.format.generators import GENERATOR_KINDS, generator_kind, put_state, read_state
+from holdfast.format.generators import put_state, read_state
 from holdfast.format.keys import mapping_entries
-from holdfast.format.memory import ArraySpec
-from holdfast.format.nodes import Node, field
-from holdfast.format.registry import is_namedtuple_class, type_name
-from holdfast.format.select import MAPPING_KINDS, array_paths
+from holdfast.format.nodes import Node
+from holdfast.format.paths import is_inside, join
+from holdfast.format.registry import type_name
+from holdfast.format.select import array_paths
 
 __all__ = ["MatchPlan", "match_state"]
 
 _HINT = "strict=False loads what fits, rename={'old.path': 'new.path'} maps names"
-_ARRAY_KINDS = ("array", "tensor", "jax", "jax_key")
 
 
 class MatchPlan:
@@ -78,7 +72,10 @@ def match_state(
     if rename:
         tree, problems = rename_tree(tree, state, rename)
         matcher.problems.extend(problems)
-    parts = matcher.match_names(tree, state)
+    try:
+        parts = matcher.match_names(tree, state)
+    finally:
+        matcher.release()
     matcher.check_sharing()
     if matcher.problems:
         hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else _HINT
@@ -95,6 +92,7 @@ class _Matcher(Builder):
         self._strict = strict
         self._fresh = 0
         self._inside_state_dict = 0
+        self._slots: list[str] = []
 
     def match_names(self, tree: Node, state: Mapping[str, object]) -> list[Any]:
         """The parts of the whole state, by the names at its top."""
@@ -124,8 +122,8 @@ class _Matcher(Builder):
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
         if like is MISSING:
             return super().build(node, path, like, depth)
-        difference = _difference(node, like)
-        if not difference and _corresponds(node, like):
+        difference = difference_of(node, like)
+        if not difference and corresponds(node, like):
             return super().build(node, path, like, depth)
         lost = [f"{place}: missing: the program has {what}" for place, what in find_restorable(like, path)]
         for problem in [f"{path}: {difference}"] if difference else lost:
@@ -141,7 +139,7 @@ class _Matcher(Builder):
         return super().assemble(make, parts, like)
 
     def leaves_out(self, node: Node, path: str, like: object, child: object) -> bool:
-        if child is not MISSING or like is MISSING or not like:
+        if child is not MISSING or like is MISSING or not like or self._may_grow(path, like):
             return False
         extra = list(array_paths(node, path))
         for place in extra:
@@ -149,8 +147,8 @@ class _Matcher(Builder):
         return bool(extra)
 
     def keeps(self, like: object, path: str, taken: Container[object]) -> list[tuple[Any, Any]]:
-        kept = []
-        for key, value in _entries(like):
+        kept: list[tuple[Any, Any]] = []
+        for key, value in [] if self._may_grow(path, like) else _entries(like):
             if key not in taken:
                 found = list(find_restorable({key: value}, path))
                 for place, what in found:
@@ -158,17 +156,22 @@ class _Matcher(Builder):
                 kept.extend([(key, value)] if found else [])
         return kept
 
+    def _may_grow(self, path: str, like: object) -> bool:
+        """Whether what is there comes and goes while the program runs: an optimizer's slots, an object's own lists."""
+        is_sequence = isinstance(like, list | tuple | collections.deque)
+        return bool(self._inside_state_dict and is_sequence) or any(is_inside(path, slots) for slots in self._slots)
+
     def array(self, node: Node, path: str, like: object, depth: int) -> Any:
         if like is MISSING or is_unshaped(like):
             self._fresh += 1
             return super().array(node, path, like, depth)
         spec = self.memory.spec(node)
         found = target_memory(like)
-        problem = _unlike(spec, found, tuple(getattr(like, "shape", ())))
+        problem = unlike(spec, found, tuple(getattr(like, "shape", ())))
         if problem or isinstance(found, Refused):
             self.note(f"{path}: {problem}")
             return like
-        if not found.is_writable or not _takes_all(spec, found.carrier):
+        if not found.is_writable or not takes_all(spec, found.carrier):
             return self._instead(node, path, like)
         self.targets.append(Target(path, spec, found))
         return like
@@ -197,8 +200,11 @@ class _Matcher(Builder):
         return super().mapping(node, path, like, depth)
 
     def _load_into(self, owner: Any, node: Node, path: str, depth: int) -> Any:
-        current = owner.state_dict()
+        current = _current(owner, path)
         before = self._fresh, len(self.skipped), len(self.problems)
+        if is_optimizer(owner):
+            self._slots.append(join(path, "state"))
+            self.problems.extend(f"{path}.{problem}" for problem in other_groups(node, current))
         self._inside_state_dict += 1
         value = self.build(node, path, current, depth + 1)
         self._inside_state_dict -= 1
@@ -218,81 +224,6 @@ class _Matcher(Builder):
         return Late(lambda: _put(like, node["kind"], state, path))
 
 
-def _corresponds(node: Node, like: object) -> bool:
-    """Whether the node and the program's value are of the same sort, so that one can be loaded into the other."""
-    kind = "list" if isinstance(node, list) else node.get("kind") if isinstance(node, dict) else "plain"
-    is_array = array_kind(like) is not None
-    if kind in _ARRAY_KINDS:
-        return is_array and not (isinstance(like, np.ndarray) and like.dtype == object)
-    if kind in MAPPING_KINDS or kind == "state":
-        return isinstance(like, dict) or is_stateful(like)
-    if kind in GENERATOR_KINDS:
-        return generator_kind(like, loaded("torch")) == kind
-    if kind == "dataclass":
-        return dataclasses.is_dataclass(like) and not is_stateful(like)
-    if kind == "namedtuple":
-        return is_namedtuple_class(type(like))
-    exact = {"list": list, "tuple": tuple, "deque": collections.deque, "set": set, "bytearray": bytearray}.get(
-        str(kind)
-    )
-    if exact is not None:
-        return type(like) is exact
-    if kind == "object_array":
-        return isinstance(like, np.ndarray) and like.dtype == object
-    # A plain value takes the place of any other, but not of something that is restored in place.
-    return not any(True for _ in find_restorable(like, ""))
-
-
-def _difference(node: Node, like: object) -> str:
-    """Why a value of the right sort is still not the right one."""
-    if not isinstance(node, dict):
-        return ""
-    kind = node.get("kind")
-    if kind in ("dataclass", "namedtuple", "enum") and _is_user_object(like, str(kind)):
-        if find_class(node, like) is not type(like):
-            return f"class mismatch: the program has {type_name(type(like))}, the checkpoint {field(node, 'type', str)}"
-    elif kind == "deque" and isinstance(like, collections.deque):
-        if like.maxlen is not None and len(field(node, "of", list)) > like.maxlen:
-            return f"the program's deque holds at most {like.maxlen}, the checkpoint has {len(node['of'])} elements"
-    elif kind == "object_array" and isinstance(like, np.ndarray) and like.dtype == object:
-        if list(like.shape) != field(node, "shape", list):
-            return f"wrong shape: the program has {list(like.shape)}, the checkpoint {node['shape']}"
-    elif kind == "numpy_generator" and isinstance(like, np.random.Generator):
-        return _other_bits(node, type(like.bit_generator).__name__)
-    elif kind == "numpy_random_state" and isinstance(like, np.random.RandomState):
-        return _other_bits(node, str(like.get_state(legacy=False)["bit_generator"]))
-    return ""
-
-
-def _other_bits(node: Node, name: str) -> str:
-    saved = field(node, "state", dict).get("bit_generator")
-    return "" if saved == name else f"class mismatch: the program's generator is {name}, the checkpoint's {saved}"
-
-
-def _is_user_object(like: object, kind: str) -> bool:
-    if kind == "enum":
-        return isinstance(like, enum.Enum)
-    return is_namedtuple_class(type(like)) if kind == "namedtuple" else dataclasses.is_dataclass(like)
-
-
-def _unlike(spec: ArraySpec, found: TargetMemory | Refused, shape: tuple[int, ...]) -> str:
-    """How the program's array differs from the checkpoint's in shape and dtype."""
-    if shape != spec.shape:
-        return f"wrong shape: the program has {list(shape)}, the checkpoint {list(spec.shape)}"
-    if isinstance(found, Refused):
-        return f"the program has {found.reason}"
-    if found.dtype != spec.dtype:
-        return f"wrong dtype: the program has {found.dtype}, the checkpoint {spec.dtype}"
-    return ""
-
-
-def _takes_all(spec: ArraySpec, carrier: Any) -> bool:
-    """Whether each element has memory of its own, or is repeated in the checkpoint just the same."""
-    repeated = spread_axes(carrier)
-    strides = spec.view.strides if spec.view is not None else ()
-    return not repeated or (bool(strides) and all(strides[axis] == 0 for axis in repeated))
-
-
 def _entries(like: object) -> list[tuple[Any, Any]]:
     if isinstance(like, Mapping):
         return list(like.items())
@@ -302,6 +233,14 @@ def _entries(like: object) -> list[tuple[Any, Any]]:
 def _same_or_new(like: tuple[Any, ...], made: Any) -> Any:
     same = type(made) is type(like) and len(made) == len(like) and all(a is b for a, b in zip(made, like, strict=True))
     return like if same else made
+
+
+def _current(owner: Any, path: str) -> Any:
+    try:
+        return owner.state_dict()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise StateMismatchError(f"{path}: state_dict of {type_name(type(owner))} failed: {what}") from error
 
 
 def _load(owner: Any, value: Any, path: str) -> Any:

@@ -28,11 +28,12 @@ class _Maker:
         self.tensors = 0
         self.left_out: list[str] = []
         self._torch = torch
+        self._seen: dict[object, object] = {}
 
     def plain(self, value: Any, path: str) -> object:
         if isinstance(value, self._torch.Tensor):
             self.tensors += 1
-            return value.detach()
+            return self._same(value.detach())
         if isinstance(value, enum.Enum):
             return str(value)
         if type(value) in _ATOMS or isinstance(value, self._torch.Size | self._torch.dtype | self._torch.device):
@@ -52,6 +53,13 @@ class _Maker:
         if isinstance(value, _TEXTS):
             return str(value)
         return self._array(value, path)
+
+    def _same(self, tensor: Any) -> object:
+        """One object for one place in memory: only then does torch write tied tensors once, and tie them again."""
+        if not tensor.numel():
+            return tensor
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        return self._seen.setdefault(place, tensor)
 
     def _mapping(self, value: Mapping[Any, object], path: str) -> object:
         items = ((self.plain(key, path), self.plain(item, join(path, key))) for key, item in value.items())

@@ -10,7 +10,6 @@ from holdfast.core.names import MANIFEST_NAME, parse_checkpoint_id
 from holdfast.core.values import Checkpoint
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint, remove_garbage
-from holdfast.engine.marks import list_marks
 from holdfast.format.manifest import decode_manifest
 from holdfast.policy.keep import Keep, Verdict, decide
 from holdfast.policy.lineage import in_order, live_line
@@ -42,14 +41,12 @@ def plan_prune(
     return decide(keep, catalog.checkpoints, now_s=clock.utc_s(), live=live, drop_abandoned=drop_abandoned)
 
 
-def prune(
-    store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int, busy: str | None = None
-) -> Pruned:
-    """Remove what the verdicts give up and what crashes left behind. `busy` is a checkpoint being written now."""
+def prune(store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int) -> Pruned:
+    """Remove what the verdicts give up and what crashes left behind."""
     removed = remove_planned(store, run_id, catalog, verdicts, attempt=attempt)
     for name in catalog.garbage:
         parsed = parse_checkpoint_id(name)
-        if name != busy and parsed is not None and parsed.attempt <= attempt:
+        if parsed is not None and parsed.attempt <= attempt:
             remove_garbage(store, name, attempt=attempt)
     return removed
 
@@ -66,10 +63,8 @@ def remove_planned(
     if not _one_is_complete(store, run_id, kept):
         _log.warning("%s: nothing was pruned, because no checkpoint that would stay is complete (I6)", store.location)
         return Pruned([], 0)
-    marks = list_marks(store)
-    for checkpoint_id in doomed:
-        remove_checkpoint(store, checkpoint_id, attempt=attempt, marks=marks)
-    return Pruned(doomed, sum(by_id[checkpoint_id].size_bytes for checkpoint_id in doomed))
+    removed = [name for name in doomed if remove_checkpoint(store, name, attempt=attempt)]
+    return Pruned(removed, sum(by_id[name].size_bytes for name in removed))
 
 
 def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
@@ -92,4 +87,3 @@ def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
 def _one_is_complete(store: Store, run_id: str, kept: list[Checkpoint]) -> bool:
     newest_first = reversed(in_order(kept))
     return any(is_complete(store, run_id, checkpoint.id) for checkpoint in newest_first)
-

@@ -163,9 +163,7 @@ def try_candidates(
     )
 
 
-def _candidates(
-    catalog: Catalog, choice: Choice, store: Store, events: Sequence[Event]
-) -> list[Checkpoint] | None:
+def _candidates(catalog: Catalog, choice: Choice, store: Store, events: Sequence[Event]) -> list[Checkpoint] | None:
     if not catalog.checkpoints:
         if choice.which in ("latest", "best"):
             _report_vanished(store, events)
@@ -259,5 +257,3 @@ def _drift(manifest: Manifest, provenance: Mapping[str, object], hyperparameters
     if before != after:
         drifts += compare_provenance({"hyperparameters": before}, {"hyperparameters": after})
     return drifts
-
-

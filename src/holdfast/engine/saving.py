@@ -18,9 +18,9 @@ from holdfast.format.dtypes import safetensors_type
 from holdfast.format.encode import Encoded
 from holdfast.format.manifest import Body, LeafRecord, ShardRecord, encode_manifest
 from holdfast.format.shard import Layout, TensorEntry, lay_out
-from holdfast.policy.keep import Keep
+from holdfast.policy.keep import Keep, Verdict
 
-__all__ = ["Document", "prune_run", "save_encoded"]
+__all__ = ["Document", "plan_session", "prune_run", "save_encoded"]
 
 _log = logging.getLogger("holdfast")
 
@@ -62,11 +62,16 @@ def save_encoded(session: Session, encoded: Encoded, document: Document, keep: K
     raise AssertionError("the loop returns or raises")
 
 
-def prune_run(session: Session, keep: Keep, *, busy: str | None = None) -> Pruned:
+def plan_session(session: Session, keep: Keep) -> list[Verdict]:
+    """What retention would keep and remove now."""
+    return plan_prune(session.catalog(), keep, session.clock, origin=session.origin, attempt=session.attempt)
+
+
+def prune_run(session: Session, keep: Keep) -> Pruned:
     """Remove what retention gives up, and leftovers of crashes."""
     catalog = session.catalog()
     verdicts = plan_prune(catalog, keep, session.clock, origin=session.origin, attempt=session.attempt)
-    done = prune(session.store, session.run_id, catalog, verdicts, attempt=session.attempt, busy=busy)
+    done = prune(session.store, session.run_id, catalog, verdicts, attempt=session.attempt)
     for checkpoint_id in done.removed:
         session.heads.pop(checkpoint_id, None)
     if done.removed:
@@ -129,9 +134,7 @@ def _leaf_records(encoded: Encoded, layout: Layout) -> list[LeafRecord]:
     ]
 
 
-def _describe(
-    session: Session, checkpoint_id: str, encoded: Encoded, layout: Layout, document: Document
-) -> Checkpoint:
+def _describe(session: Session, checkpoint_id: str, encoded: Encoded, layout: Layout, document: Document) -> Checkpoint:
     return Checkpoint(
         id=checkpoint_id,
         step=document.step,
@@ -190,4 +193,3 @@ def _abandon_quietly(session: Session, checkpoint_id: str) -> None:
     except HoldfastError as error:
         # Harmless: without a manifest it is not a checkpoint (I1), and a later prune removes it.
         _log.debug("%s stays behind as garbage: %s", checkpoint_id, error.message)
-

@@ -36,9 +36,10 @@ def array_kind(value: object) -> str | None:
     """Whether the value is an array at all: `array`, `tensor`, `jax` or None."""
     if isinstance(value, np.ndarray):
         return "array"
-    torch, jax = loaded("torch"), loaded("jax")
+    torch = loaded("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return "tensor"
+    jax = loaded("jax")
     return "jax" if jax is not None and isinstance(value, jax.Array) else None
 
 
@@ -84,8 +85,8 @@ def _inspect_torch(value: Any, torch: Any) -> NativeArray | Refused:
     if value.is_quantized or value.is_meta:
         what = "quantised tensor" if value.is_quantized else "tensor without memory (device meta)"
         return Refused(f"a {what}", "save value.int_repr() with its scales, or a real tensor")
-    name = torch_dtype_name(value.dtype)
-    if name is None:
+    types = _torch_types(value.dtype, torch)
+    if types is None:
         return Refused(f"a tensor of dtype {value.dtype}", "save it as uint8 (value.view(torch.uint8))")
     flags: dict[str, Any] = {}
     if cls is torch.nn.Parameter:
@@ -94,19 +95,29 @@ def _inspect_torch(value: Any, torch: Any) -> NativeArray | Refused:
         flags["grad"] = True
     try:
         plain = value.detach()
-        in_place = plain.device.type == "cpu" and not plain.is_conj() and not plain.is_neg()
+        in_place = plain.is_cpu and not plain.is_conj() and not plain.is_neg()
         host = plain if in_place else plain.cpu().resolve_conj().resolve_neg()
-        carrier = _torch_carrier(host, torch, carrier_dtype(name))
+        carrier: Carrier = host.numpy().view(types.carrier) if types.whole is None else host.view(types.whole).numpy()
     except (RuntimeError, TypeError) as error:  # inside torch.func transforms, or a backend without host copies
         return Refused(f"a tensor whose memory cannot be reached ({error})", "save a plain tensor")
-    return NativeArray("tensor", name, carrier, flags, in_place=in_place)
+    return NativeArray("tensor", types.name, carrier, flags, in_place=in_place)
 
 
-def _torch_carrier(host: Any, torch: Any, dtype: "np.dtype[Any]") -> Carrier:
-    # numpy has no bfloat16 and the like: torch itself views the memory as whole numbers, for any strides.
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(dtype.itemsize)
-    carrier: Carrier = host.view(whole).numpy() if whole is not None else host.numpy().view(dtype)
-    return carrier
+class _TorchTypes(NamedTuple):
+    name: DtypeName
+    carrier: "np.dtype[Any]"
+    whole: Any
+    """The whole numbers that torch itself views the memory as, for any strides: numpy has no bfloat16 and the like."""
+
+
+@lru_cache(maxsize=256)
+def _torch_types(dtype: Any, torch: Any) -> _TorchTypes | None:
+    name = torch_dtype_name(dtype)
+    if name is None:
+        return None
+    carrier = carrier_dtype(name)
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(carrier.itemsize)
+    return _TorchTypes(name, carrier, whole)
 
 
 def _inspect_jax(value: Any, jax: Any) -> NativeArray | Refused:

@@ -89,7 +89,10 @@ def build(
     if only is not None:
         node, path = select(node, only)
         like = None
-    root = builder.build_root(node, path, MISSING if like is None else like)
+    try:
+        root = builder.build_root(node, path, MISSING if like is None else like)
+    finally:
+        builder.release()
     if builder.problems:
         raise StateMismatchError(
             "the checkpoint cannot be loaded as it is:", problems=builder.problems, hint=PICKLE_HINT
@@ -135,6 +138,10 @@ class Builder:
             **dict.fromkeys(GENERATOR_KINDS, self.generator),
         }
         self._atoms = PLAIN_DECODERS | FOREIGN_DECODERS
+
+    def release(self) -> None:
+        """Forget the table of our own methods: a cycle that would keep every array alive until the next collection."""
+        self._kinds.clear()
 
     def build_root(self, node: Node, path: str, like: object) -> Any:
         """The value of the whole tree; every malformed node becomes a FormatError that says where."""

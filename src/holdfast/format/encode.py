@@ -54,9 +54,12 @@ def encode_state(
 ) -> Encoded:
     """The state as nodes and leaves; one StateError lists everything in it that cannot be represented."""
     encoder = _Encoder(allow_pickle=allow_pickle)
-    tree = encoder.mapping("dict", dict(state), "", 0)
-    random_node = None if random is None else encoder.mapping("dict", dict(random), RANDOM_ROOT, 0)
-    leaves = encoder.finish((tree, random_node))
+    try:
+        tree = encoder.mapping("dict", dict(state), "", 0)
+        random_node = None if random is None else encoder.mapping("dict", dict(random), RANDOM_ROOT, 0)
+        leaves = encoder.finish((tree, random_node))
+    finally:
+        encoder.release()
     return Encoded(tree, random_node, leaves, encoder.pickled)
 
 
@@ -119,6 +122,10 @@ class _Encoder:
             lines = "\n".join(f"  {line}" for line in listed)
             raise StateError(f"the state cannot be saved:\n{lines}", hint=_WHAT_TO_DO)
         return self._leaves.finish(trees)
+
+    def release(self) -> None:
+        """Forget the table of our own methods: a cycle that would keep every array alive until the next collection."""
+        self._handlers.clear()
 
     def encode(self, value: object, path: str, depth: int) -> Node:
         """The node of any value."""
@@ -312,7 +319,12 @@ class _Encoder:
 
     def _stateful(self, value: Any, path: str, depth: int) -> Node:
         self._enter(value, path)
-        inner = self.encode(value.state_dict(), path, depth + 1)
+        try:
+            state = value.state_dict()
+        except Exception as error:  # the user's code may raise anything
+            what = f"{type(error).__name__}: {error}"
+            raise StateError(f"{path}: state_dict of {_describe(value)} failed: {what}", hint="mend it") from error
+        inner = self.encode(state, path, depth + 1)
         node = {"kind": "state", "type": type_name(type(value)), "state": inner}
         del self._active[id(value)]
         return node

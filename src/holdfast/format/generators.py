@@ -19,7 +19,7 @@ from holdfast.format.plain import decode_plain, encode_plain
 __all__ = ["GENERATOR_KINDS", "encode_generator", "fresh_generator", "generator_kind", "put_state", "read_state"]
 
 _MERSENNE_WORDS = 625
-_MAX_POSITION = {"pos": 624, "buffer_pos": 4}
+_MAX_VALUE = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1, "uinteger": 2**32 - 1}
 _BIT_GENERATORS: dict[str, Callable[..., Any]] = {
     name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 }
@@ -74,7 +74,12 @@ def read_state(node: Node, frameworks: Frameworks) -> Any:
         raise malformed(node, "a bit generator that numpy has")
     template = _new_numpy(node["kind"], name)
     state = _fit(found, _numpy_state(template), node, "state", frameworks)
-    return state, _read_seed(node, frameworks) if "seed" in node else None
+    checked = state, _read_seed(node, frameworks) if "seed" in node else None
+    try:
+        put_state(template, node["kind"], checked)  # what numpy itself refuses, before the program's generator gets it
+    except (ValueError, TypeError, OverflowError) as error:
+        raise malformed(node, f"a state that numpy takes ({error})") from error
+    return checked
 
 
 def fresh_generator(node: Node, state: Any, frameworks: Frameworks) -> Any:
@@ -154,7 +159,7 @@ def _fit(found: Node, template: Any, node: Node, name: str, frameworks: Framewor
     elif isinstance(template, str):
         if type(value) is not str:
             raise malformed(node, f"{name} to be text")
-    elif type(value) is not int or not 0 <= value <= _MAX_POSITION.get(name, 2**128 - 1):
+    elif type(value) is not int or not 0 <= value <= _MAX_VALUE.get(name, 2**128 - 1):
         raise malformed(node, f"{name} to be a whole number in its range")
     return value
 
@@ -165,7 +170,7 @@ def _python_state(node: Node, frameworks: Frameworks) -> tuple[int, tuple[int, .
     if len(packed) != 4 * _MERSENNE_WORDS or field(node, "version", int) != 3 or type(gauss) not in (float, type(None)):
         raise malformed(node, "the state of a Mersenne twister, version 3")
     words = struct.unpack(f"<{_MERSENNE_WORDS}I", packed)
-    if words[-1] > _MAX_POSITION["pos"]:
+    if words[-1] > _MAX_VALUE["pos"]:
         raise malformed(node, "a position in the table")
     return (3, words, gauss)
 

@@ -67,23 +67,22 @@ class LeafMemory:
         self._leaves = leaves
         self._frameworks = frameworks
         self._storage: dict[int, Carrier] = {}
+        self._checked: dict[int, ArraySpec] = {}
 
     def spec(self, node: Node) -> ArraySpec:
         """What the node describes, checked."""
         leaf = field(node, "leaf", int)
         if not 0 <= leaf < len(self._leaves):
             raise malformed(node, f"leaf to be below {len(self._leaves)}, found {leaf}")
-        info = self._leaves[leaf]
-        leaf_nbytes(info)
-        dtype, shape = freeze_dtype(info.dtype), tuple(info.shape)
+        whole = self._whole(leaf)
         if "view" in node:
             return _view_spec(leaf, field(node, "view", dict))
         if "order" not in node:
-            return ArraySpec(leaf, dtype, shape, None, None)
+            return whole
         order = int_list(node, "order", MAX_NDIM)
-        if sorted(order) != list(range(len(shape))):
-            raise malformed(node, f"order to be a permutation of {len(shape)} axes")
-        return ArraySpec(leaf, dtype, shape, None, tuple(order))
+        if sorted(order) != list(range(len(whole.shape))):
+            raise malformed(node, f"order to be a permutation of {len(whole.shape)} axes")
+        return whole._replace(order=tuple(order))
 
     def has(self, leaf: int) -> bool:
         """Whether memory was allocated for the leaf."""
@@ -102,8 +101,7 @@ class LeafMemory:
 
     def leaf_carrier(self, leaf: int) -> Carrier:
         """The memory of the whole leaf, allocated if it was not yet, as plain numbers."""
-        info = self._leaves[leaf]
-        spec = ArraySpec(leaf, freeze_dtype(info.dtype), tuple(info.shape), None, None)
+        spec = self._whole(leaf)
         return self.storage(spec).view(carrier_dtype(spec.dtype))
 
     def destinations(self) -> list[Destination]:
@@ -135,14 +133,22 @@ class LeafMemory:
             raise malformed(node, f"a tensor that torch can hold ({error})") from error
 
     def _allocate(self, spec: ArraySpec) -> Carrier:
-        info = self._leaves[spec.leaf]
-        dtype, shape = storage_dtype(freeze_dtype(info.dtype)), tuple(info.shape)
-        order = spec.order or tuple(range(len(shape)))
+        whole = self._whole(spec.leaf)
+        shape = whole.shape if spec.order is None else tuple(whole.shape[axis] for axis in spec.order)
         try:
-            dense = np.empty([shape[axis] for axis in order], dtype)
+            dense: Carrier = np.empty(shape, storage_dtype(whole.dtype))
         except (MemoryError, ValueError) as error:
+            info = self._leaves[spec.leaf]
             raise FormatError(f"no memory for leaf {info.name!r} ({leaf_nbytes(info)} bytes)") from error
-        return dense.transpose(np.argsort(order)) if spec.order else dense
+        return dense if spec.order is None else dense.transpose(np.argsort(spec.order))
+
+    def _whole(self, leaf: int) -> ArraySpec:
+        found = self._checked.get(leaf)
+        if found is None:
+            info = self._leaves[leaf]
+            leaf_nbytes(info)
+            found = self._checked[leaf] = ArraySpec(leaf, freeze_dtype(info.dtype), tuple(info.shape), None, None)
+        return found
 
 
 def _view_spec(leaf: int, view: Node) -> ArraySpec:

@@ -4,7 +4,7 @@ import errno
 import os
 
 from holdfast.core.errors import RunError, StorageError, UsageError
-from holdfast.storage.files import Files
+from holdfast.storage.files import Files, close_quietly
 from holdfast.storage.translate import translate
 
 __all__ = ["open_run_directory"]
@@ -35,7 +35,7 @@ def open_run_directory(path: str, *, create: bool, readonly: bool, files: Files)
     try:
         _check(path, descriptor, readonly=readonly, files=files)
     except BaseException:
-        files.close(descriptor)
+        close_quietly(files, descriptor)
         raise
     return descriptor
 
@@ -51,7 +51,7 @@ def _open_or_make(path: str, files: Files) -> int:
     try:
         _sync_parent(path, files)
     except BaseException:
-        files.close(descriptor)
+        close_quietly(files, descriptor)
         raise
     return descriptor
 
@@ -66,7 +66,7 @@ def _make(path: str, files: Files) -> int:
             pass  # another process was faster
         files.sync_dir(parent)
     finally:
-        files.close(parent)
+        close_quietly(files, parent)  # it was only looked at and synced: nothing can be lost
     return files.open_root(path)
 
 
@@ -82,7 +82,7 @@ def _sync_parent(path: str, files: Files) -> None:
         if error.errno not in _SYNC_UNSUPPORTED:
             raise
     finally:
-        files.close(parent)
+        close_quietly(files, parent)  # it was only looked at and synced: nothing can be lost
 
 
 def _check(path: str, descriptor: int, *, readonly: bool, files: Files) -> None:

@@ -21,8 +21,7 @@ __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 SUMMARY = """\
 Make a checkpoint of a .safetensors, .npz or .pt file. Nothing in the file is executed: a .pt file may hold tensors and
 plain values only. Its names become the state's; --as puts them under one name, as Checkpointer(run, {"model": model})
-wants them. RUN is made if it does not exist; in a run that has checkpoints the new one follows the newest live one of
-an earlier step."""
+wants them. RUN is made if it does not exist; in a run that has checkpoints the new one follows the newest."""
 EXAMPLES = (
     "holdfast import model.safetensors runs/finetune --step 0 --as model",
     "holdfast import old-checkpoint.pt runs/mnist --step 1200 --note 'from the old script'",
@@ -55,7 +54,9 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     )
     state = _state(read_state_file(arguments.file), arguments.name, arguments.file)
     clock = SystemClock()
-    session = Session(PosixStore(arguments.run, create=True), clock, takeover=False, workers=default_workers())
+    session = Session(
+        PosixStore(arguments.run, create=True), clock, takeover=False, fresh=True, workers=default_workers()
+    )
     try:
         checkpoint = import_state(session, state, document)
     finally:

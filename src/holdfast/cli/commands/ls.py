@@ -70,7 +70,9 @@ def _list_checkpoints(opened: Run, arguments: argparse.Namespace, out: Output) -
         return OK
     if shown:
         fields = _fields(shown, states, with_ids=arguments.ids)
-        out.table([column for column, _ in fields], [[cell_of(c) for _, cell_of in fields] for c in shown])
+        left_out = out.table([column for column, _ in fields], [[cell_of(c) for _, cell_of in fields] for c in shown])
+        if left_out:
+            out.line(f"no room for {', '.join(left_out)}", Style.DIM)
         out.line()
     for line, style in _summary(opened, catalog, len(shown), holder):
         out.line(line, style)
@@ -87,18 +89,27 @@ def _fields(shown: Sequence[Checkpoint], states: dict[str, tuple[str, ...]], *, 
         column = Column(name, right=True, drop=_DROP_METRICS + place)
         return column, lambda c: cell(metric(c.metrics[name]) if name in c.metrics else "", c)
 
+    def chosen(*fields: _Field, when: object) -> Sequence[_Field]:
+        return fields if when else ()
+
     several = len({c.attempt for c in shown}) > 1
+    epochs = any(c.epoch is not None for c in shown)
+    remarks = any(map(_remark, shown))
     return [
         (Column("step", right=True), lambda c: cell(str(c.step), c, Style.BOLD)),
-        (Column("epoch", right=True, drop=_DROP_EPOCH), lambda c: cell("" if c.epoch is None else str(c.epoch), c)),
-        (Column("attempt", right=True, drop=_DROP_ATTEMPT), lambda c: cell(str(c.attempt) if several else "", c)),
+        *chosen((Column("epoch", right=True, drop=_DROP_EPOCH), lambda c: cell(_text(c.epoch), c)), when=epochs),
+        *chosen((Column("attempt", right=True, drop=_DROP_ATTEMPT), lambda c: cell(str(c.attempt), c)), when=several),
         (Column("age", right=True), lambda c: cell(age(now_s - c.utc_s) if _is_readable(c) else "?", c)),
         (Column("size", right=True), lambda c: cell(size(c.size_bytes) if _is_readable(c) else "?", c)),
         *(metric_field(place, name) for place, name in enumerate(_metric_names(shown))),
         (Column("state"), lambda c: Cell(", ".join(states[c.id]), STATE_STYLES[states[c.id][0]])),
-        (Column("id"), lambda c: Cell(c.id if with_ids else "", Style.DIM)),
-        (Column("note", shrink=True, drop=_DROP_NOTE), lambda c: cell(_remark(c), c)),
+        *chosen((Column("id"), lambda c: Cell(c.id, Style.DIM)), when=with_ids),
+        *chosen((Column("note", shrink=True, drop=_DROP_NOTE), lambda c: cell(_remark(c), c)), when=remarks),
     ]
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _is_readable(checkpoint: Checkpoint) -> bool:

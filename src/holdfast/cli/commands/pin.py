@@ -7,8 +7,8 @@ from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
 from holdfast.cli.runs import Run
 from holdfast.core.clock import SystemClock
+from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_note
-from holdfast.engine.marks import PINNED, clear_mark, set_mark
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
@@ -31,9 +31,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     note = check_note(arguments.note)
     with Run(arguments.run, writable=True) as opened:
         checkpoint = opened.choose(arguments.which, by=arguments.by, mode=arguments.mode)
-        if checkpoint.pinned and note:
-            clear_mark(opened.store, checkpoint.id, PINNED)  # a mark is never changed; a new note is a new mark
-        set_mark(opened.store, checkpoint.id, PINNED, reason=note or "holdfast pin", clock=SystemClock())
+        if note or not checkpoint.pinned:
+            pin(opened.store, checkpoint.id, reason=note or "holdfast pin", clock=SystemClock())
     if out.json:
         out.document({"run": arguments.run, "id": checkpoint.id, "pinned": True, "note": note})
     else:

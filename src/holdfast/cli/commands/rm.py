@@ -13,7 +13,6 @@ from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
-from holdfast.engine.marks import list_marks
 from holdfast.engine.pruning import is_complete
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -49,9 +48,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         listed = ", ".join(f"step {c.step} ({c.id})" for c in doomed)
         if not out.confirm(f"remove {listed}?", yes=arguments.yes):
             return NO
-        marks = list_marks(opened.store)
         for checkpoint in doomed:
-            remove_checkpoint(opened.store, checkpoint.id, attempt=None, marks=marks)
+            remove_checkpoint(opened.store, checkpoint.id, attempt=None)
         removed = [checkpoint.id for checkpoint in doomed]
         Journal(opened.store, SystemClock(), 0).record("removed", by="holdfast rm", removed=removed)
     freed_bytes = sum(checkpoint.size_bytes for checkpoint in doomed)

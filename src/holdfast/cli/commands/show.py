@@ -4,6 +4,7 @@ import argparse
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--depth", metavar="N", type=int, help="open the tree N levels deep (default: what fits a screen)"
     )
     parser.add_argument("--leaves", action="store_true", help="list every array on a line of its own")
-    parser.add_argument("--drift", action="store_true", help="compare code, versions and host with this machine now")
+    parser.add_argument("--drift", action="store_true", help="compare versions and host with this machine now")
 
 
 def run(arguments: argparse.Namespace, out: Output) -> int:
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         states = states_of(checkpoints)[checkpoint.id]
         body = read_manifest(source_of(opened), checkpoint.id).body
         pin_note = read_reason(opened.store, checkpoint.id, PINNED) if checkpoint.pinned else ""
-    drift = compare_provenance(body.provenance, collect_provenance()) if arguments.drift else None
+    drift = _drift(body.provenance) if arguments.drift else None
     if out.json:
         out.document(_document(place.run, checkpoint, states, body, drift))
         return OK
@@ -87,16 +88,27 @@ def _facts(checkpoint: Checkpoint, body: Body, pin_note: str) -> Iterator[tuple[
     yield "tags", ", ".join(checkpoint.tags)
     yield "quarantined", checkpoint.quarantined
     yield "pinned", pin_note
-    yield "lineage", _lineage(checkpoint)
+    yield "attempt", f"{checkpoint.attempt}, its checkpoint number {checkpoint.seq}"
+    yield "origin", f"{checkpoint.origin}, which the attempt went on from" if checkpoint.origin else "started fresh"
+    yield "after", checkpoint.parent or ""
     yield "pickled", ", ".join(body.pickled)
     yield "parameters", ", ".join(f"{name}={value}" for name, value in _flat(body.hyperparameters))
     yield "made by", _made_by(body.provenance)
 
 
-def _lineage(checkpoint: Checkpoint) -> str:
-    origin = f"which went on from {checkpoint.origin}" if checkpoint.origin else "which started fresh"
-    parent = f"; after {checkpoint.parent}" if checkpoint.parent and checkpoint.parent != checkpoint.origin else ""
-    return f"number {checkpoint.seq} of attempt {checkpoint.attempt}, {origin}{parent}"
+def _drift(then: Mapping[str, object]) -> list[Drift]:
+    """What differs on this machine now. Only the program itself can say what code it runs: a restore reports that."""
+    now = {name: value for name, value in collect_provenance().items() if name != "code"}
+    libraries = then.get("libraries")
+    now["libraries"] = {name: _version(name) for name in libraries} if isinstance(libraries, Mapping) else {}
+    return compare_provenance({name: value for name, value in then.items() if name != "code"}, now)
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version({"sklearn": "scikit-learn"}.get(library, library))
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _made_by(provenance: Mapping[str, object]) -> str:

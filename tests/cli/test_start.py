@@ -1,0 +1,155 @@
+"""How the command starts: fast, and without a traceback whatever happens."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.cli.exit_codes import EXIT_CODES, code_of
+from holdfast.cli.main import COMMANDS, main
+from holdfast.core import errors
+
+_SOURCE = str(Path(holdfast.__file__).parents[1])
+_HEAVY = (
+    "numpy",
+    "msgspec",
+    "rich",
+    "dataclasses",
+    "inspect",
+    "subprocess",
+    "ctypes",
+    "logging",
+    "socket",
+    "uuid",
+    "psutil",
+)
+
+
+def _modules_after(*arguments: object) -> set[str]:
+    code = "import sys\nfrom holdfast.cli.main import main\nmain(sys.argv[1:])\nprint('\\nMODULES', *sys.modules)\n"
+    # -S: what the environment's own .pth files import is not ours.
+    command = [sys.executable, "-S", "-c", code, *map(str, arguments)]
+    path = os.pathsep.join([_SOURCE, *(entry for entry in sys.path if entry.endswith("site-packages"))])
+    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("MODULES ")[2].split())
+
+
+def test_the_version_is_said_without_a_parser_and_without_typing():
+    loaded = _modules_after("--version")
+
+    assert not loaded & {"argparse", "typing", "json", *_HEAVY}
+
+
+def test_a_listing_loads_nothing_heavy(run):
+    loaded = _modules_after("ls", run)
+
+    assert "argparse" in loaded
+    assert not loaded & set(_HEAVY)
+
+
+def test_every_command_explains_itself_with_examples(holdfast_command, capsys):
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as stopped:
+            main([command, "--help"])
+
+        said = capsys.readouterr().out
+        assert stopped.value.code == 0
+        assert f"usage: holdfast {command}" in said
+        assert "examples:\n  holdfast " in said
+
+
+def test_the_help_names_all_commands_and_exit_codes(holdfast_command):
+    answer = holdfast_command("--help")
+
+    assert answer.code == 0
+    assert all(f"  {command} " in answer.out for command in COMMANDS)
+    assert all(meaning in answer.out for meaning in EXIT_CODES.values())
+
+
+def test_without_a_command_the_help_is_shown_and_it_counts_as_misuse(holdfast_command):
+    answer = holdfast_command()
+
+    assert answer.code == 2
+    assert answer.out.startswith("usage: holdfast COMMAND")
+
+
+def test_an_unknown_command_gets_a_suggestion(holdfast_command):
+    answer = holdfast_command("verfy", "run")
+
+    assert answer.code == 2
+    assert "there is no command 'verfy'" in answer.err
+    assert "holdfast verify" in answer.err
+
+
+def test_an_unknown_option_is_misuse_and_not_abbreviated(run, holdfast_command):
+    answer = holdfast_command("ls", "run", "--id")
+
+    assert answer.code == 2
+    assert answer.err.startswith("holdfast: error: holdfast ls: unrecognized arguments: --id\n  hint: ")
+
+
+def test_an_error_says_what_and_what_to_do_and_in_json_too(tmp_path, holdfast_command):
+    answer = holdfast_command("ls", tmp_path / "nowhere", "--json")
+
+    assert answer.code == 3
+    assert answer.err.startswith("holdfast: error: ")
+    assert "\n  hint: " in answer.err
+    assert json.loads(answer.out)["error"]["exit_code"] == 3
+
+
+def test_a_fault_of_our_own_is_one_line_unless_debugging(run, holdfast_command, monkeypatch):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("somewhere\x1b[31m deep")
+
+    monkeypatch.setattr("holdfast.cli.commands.ls.states_of", broken)
+
+    answer = holdfast_command("ls", "run")
+
+    assert answer.code == 70
+    expected = (
+        "holdfast: error: unexpected ZeroDivisionError: somewhere\\x1b[31m deep\n  hint: run with HOLDFAST_DEBUG=1"
+    )
+    assert answer.err.startswith(expected)
+
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+
+    with pytest.raises(ZeroDivisionError):
+        main(["ls", "run"])
+
+
+def test_an_interrupt_is_quiet_and_says_so_in_the_exit_status(run, holdfast_command, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.cli.commands.ls.states_of", interrupted)
+
+    answer = holdfast_command("ls", "run")
+
+    assert answer.code == 128 + signal.SIGINT
+    assert "Traceback" not in answer.err
+
+
+def test_a_reader_that_goes_away_causes_no_noise(run):
+    command = [sys.executable, "-m", "holdfast", "show", str(run), "--json"]
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _SOURCE})
+    os.close(writing)
+
+    assert done.stderr == b""
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_every_error_of_ours_has_an_exit_code_of_the_table():
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and kind is not errors.HoldfastError:
+            assert code_of(kind("what failed")) in EXIT_CODES, name
+            if name != "SaveFailedError":
+                assert code_of(kind("what failed")) != 70, name
