@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.plots import plot
 from benchmarks.results import Report, Section
 from benchmarks.sections import command_line, history, leaves, memory, whole_state
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, cores
 from benchmarks.tables import print_machine, print_section
 
 SECTIONS: dict[str, Callable[[Setting], Section]] = {
@@ -30,15 +31,18 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "command_line": command_line.run,
 }
 
+_PLAIN_WIDTH = 120  # of a pipe or a log file
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sections that are asked for."""
     options = _parse(arguments)
-    # Peers narrate their progress; the tables are the output here.
+    # Peers narrate what they do; the tables are the output here.
     logging.getLogger("torch").setLevel(logging.ERROR)
-    torch.set_num_threads(max(1, Setting(Path(), 1, quick=False).threads))
+    warnings.filterwarnings("ignore", module=r"torch\.")
+    torch.set_num_threads(cores())  # torch's own default, which OMP_NUM_THREADS may have changed
     options.out.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     report = Report(
         version=holdfast.__version__,
         utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

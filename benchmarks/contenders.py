@@ -60,7 +60,7 @@ class TorchSave:
     role: Role = "peer"
 
     def __init__(self, *, mapped: bool = False) -> None:
-        self.name = "torch.load(mmap=True)" if mapped else "torch.save + fsync / torch.load"
+        self.name = "torch, mmap=True" if mapped else "torch"
         self._mapped = mapped
 
     def saving(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
@@ -82,7 +82,7 @@ class TorchSave:
 class Safetensors:
     """save_file of the flat tensors, then fsync; load_file, then a copy into the tensors."""
 
-    name = "safetensors + fsync"
+    name = "safetensors"
     role: Role = "peer"
 
     def saving(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
@@ -105,7 +105,7 @@ class Safetensors:
 class Dcp:
     """torch.distributed.checkpoint in a single process; its writer syncs its files itself."""
 
-    name = "torch.distributed.checkpoint"
+    name = "torch DCP"
     role: Role = "peer"
 
     def saving(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:

@@ -28,7 +28,7 @@ class RawWrite:
     role: Role = "limit"
 
     def __init__(self, threads: int) -> None:
-        self.name = f"raw direct write, {threads} thread{'s' if threads > 1 else ''}"
+        self.name = f"raw direct write ×{threads}"
         self._threads = threads
         self._image: mmap.mmap | None = None
 
@@ -43,7 +43,7 @@ class RawRead:
     """Reading through the page cache, straight into the tensors, in parallel; digesting what was read if asked."""
 
     def __init__(self, threads: int, *, digest: bool = False) -> None:
-        self.name = f"raw read into place, {threads} threads" + (" + BLAKE3" if digest else "")
+        self.name = f"raw read into place ×{threads}" + (" + BLAKE3" if digest else "")
         self.role: Role = "verified limit" if digest else "limit"
         self._threads = threads
         self._digest = digest
@@ -66,7 +66,7 @@ class RawDirectRead:
     role: Role = "limit"
 
     def __init__(self, threads: int) -> None:
-        self.name = f"raw direct read, {threads} threads"
+        self.name = f"raw direct read ×{threads}"
         self._threads = threads
         self._image: mmap.mmap | None = None
 

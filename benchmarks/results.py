@@ -119,12 +119,14 @@ def against_limits(rows: Sequence[Row]) -> list[Row]:
 
 def at_least(what: str, target: float, found: float, unit: str = "") -> Check:
     """A check that more is better."""
-    return Check(what, target, round(found, 4), "at least", found >= target, unit)
+    found = round(found, 4)
+    return Check(what, target, found, "at least", found >= target, unit)
 
 
 def at_most(what: str, target: float, found: float, unit: str = "") -> Check:
     """A check that less is better."""
-    return Check(what, target, round(found, 4), "at most", found <= target, unit)
+    found = round(found, 4)
+    return Check(what, target, found, "at most", found <= target, unit)
 
 
 def faster_than_peers(rows: Sequence[Row], group: str) -> list[Check]:

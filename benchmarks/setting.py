@@ -4,7 +4,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Setting"]
+__all__ = ["Setting", "cores"]
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 class Setting(NamedTuple):
@@ -17,4 +22,4 @@ class Setting(NamedTuple):
     @property
     def threads(self) -> int:
         """For the raw parallel limits: one per core."""
-        return max(2, len(os.sched_getaffinity(0)))
+        return max(2, cores())

@@ -42,7 +42,8 @@ def run_restore(setting: Setting) -> Section:
     """Restores of the same state in place, with the files in the page cache and without."""
     state = _state(setting)
     threads = setting.threads
-    raw = [RawRead(threads), RawDirectRead(threads), RawRead(threads, digest=True)]
+    # Past the page cache more threads than cores keep the disk busy.
+    raw = [RawRead(threads), RawDirectRead(2 * threads), RawRead(threads, digest=True)]
     saved = [Holdfast(), TorchSave(), Safetensors(), Dcp()]
     places: dict[str, Path] = {contender.name: setting.directory / f"restore-{i}" for i, contender in enumerate(saved)}
     for contender in saved:

@@ -8,12 +8,12 @@
 Importing it is light: what a name needs is imported when the name is used first.
 """
 
-from typing import TYPE_CHECKING
-
 from holdfast.core.version import __version__ as __version__
 
+# Type checkers know the name; importing typing would take longer than all that `holdfast --version` does.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.checkpointer import Checkpointer, PendingCheckpoint, Restored, load
+    from holdfast.checkpointer import Checkpointer
     from holdfast.core.errors import (
         FencedError,
         FormatError,
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
         StorageError,
         UsageError,
     )
+    from holdfast.engine.outcome import PendingCheckpoint, Restored
+    from holdfast.engine.readonly import load
     from holdfast.format.registry import Record, register
     from holdfast.policy.keep import KEEP_ALL, Keep, keep
 
 _HOMES = {
-    **dict.fromkeys(["Checkpointer", "PendingCheckpoint", "Restored", "load"], "holdfast.checkpointer"),
+    "Checkpointer": "holdfast.checkpointer",
+    "load": "holdfast.engine.readonly",
+    **dict.fromkeys(["PendingCheckpoint", "Restored"], "holdfast.engine.outcome"),
     **dict.fromkeys(["keep", "Keep", "KEEP_ALL"], "holdfast.policy.keep"),
     **dict.fromkeys(["register", "Record"], "holdfast.format.registry"),
 }

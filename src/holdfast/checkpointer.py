@@ -12,7 +12,6 @@ from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
     FencedError,
     HoldfastError,
-    NoCheckpointError,
     RestoreError,
     SaveFailedError,
     StateError,
@@ -20,16 +19,15 @@ from holdfast.core.errors import (
 )
 from holdfast.core.values import Checkpoint
 from holdfast.engine.adapters import check_restorable
-from holdfast.engine.blocks import BlockPool
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
-from holdfast.engine.identity import identify
-from holdfast.engine.loading import TREE_NAME, Arrays, Source, leaf_infos, load_tree, unwrap_tree
+from holdfast.engine.loading import TREE_NAME, leaf_infos, unwrap_tree
 from holdfast.engine.matching import match_state
-from holdfast.engine.provenance import Drift, collect_provenance
+from holdfast.engine.outcome import PendingCheckpoint, Restored
+from holdfast.engine.provenance import collect_provenance
 from holdfast.engine.randomness import current_random
-from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, find_candidates, restore_session, try_candidates
+from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
 from holdfast.engine.saving import Document, plan_session, prune_run, save_encoded
 from holdfast.engine.session import Session, default_workers
 from holdfast.format.decode import build
@@ -40,59 +38,10 @@ from holdfast.policy.lineage import choose, in_order
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 
-__all__ = ["Checkpointer", "PendingCheckpoint", "Restored", "load"]
+__all__ = ["Checkpointer"]
 
 _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
-
-
-class PendingCheckpoint:
-    """A save and its two moments: *staged* (the program may go on) and *durable* (it survives anything)."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.id: str | None = None
-        self.error: HoldfastError | None = None
-
-    @property
-    def staged(self) -> bool:
-        """Whether the program may change its state again."""
-        return self.id is not None or self.error is not None
-
-    @property
-    def durable(self) -> bool:
-        """Whether the checkpoint exists and survives a power cut."""
-        return self.id is not None
-
-    def wait(self, timeout_s: float | None = None) -> str:
-        """The id of the durable checkpoint; raises what went wrong."""
-        del timeout_s  # saves are synchronous: there is nothing left to wait for
-        if self.error is not None:
-            raise self.error
-        if self.id is None:
-            raise SaveFailedError(f"the checkpoint of step {self.step} is not durable")
-        return self.id
-
-    def __repr__(self) -> str:
-        state = "durable" if self.durable else f"failed: {self.error}"
-        return f"<PendingCheckpoint step {self.step}: {state}>"
-
-
-class Restored:
-    """What was restored, and what is not as it was when the checkpoint was made."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.checkpoint: Checkpoint = loaded.checkpoint
-        self.id = loaded.checkpoint.id
-        self.step = loaded.checkpoint.step
-        self.epoch = loaded.checkpoint.epoch
-        self.metrics = dict(loaded.checkpoint.metrics)
-        self.note = loaded.checkpoint.note
-        self.drift: list[Drift] = loaded.drift
-        self.skipped: list[str] = loaded.skipped
-
-    def __repr__(self) -> str:
-        return f"<Restored step {self.step}: {self.id}>"
 
 
 class Checkpointer:
@@ -369,45 +318,6 @@ class Checkpointer:
                 "a restore failed half-way, so the state in memory is neither old nor new; it is not saved",
                 hint="restore another checkpoint, or start the program again",
             )
-
-
-def load(
-    run: str | PathLike[str],
-    which: str | int = "latest",
-    *,
-    only: str | None = None,
-    like: object = None,
-    arrays: Arrays = "native",
-    pickle: bool = False,
-    by: str | None = None,
-    mode: str = "min",
-) -> object:
-    """The saved tree of a run, without any model and without writing anything.
-
-    `only` names a leaf or subtree (`model.layers.0`, as `holdfast show` spells it); nothing else is read.
-    """
-    store = PosixStore(os.fspath(run), readonly=True)
-    try:
-        source = Source(store, identify(store), BlockPool(), default_workers())
-        candidates = find_candidates(store, source.run_id, Choice(which, by, mode))
-        if not candidates:
-            raise NoCheckpointError(f"{store.location} has no checkpoint yet")
-        value = try_candidates(
-            store,
-            candidates,
-            lambda checkpoint: load_tree(
-                source, checkpoint.id, only=only, like=like, arrays=arrays, allow_pickle=pickle
-            ),
-            on_damage=_leave_alone,
-        )
-    finally:
-        store.close()
-    return value if only is not None else unwrap_tree(value)
-
-
-def _leave_alone(checkpoint: Checkpoint, reason: str) -> None:
-    """A reader marks nothing; the log has said what is damaged."""
-    del checkpoint, reason
 
 
 def _refuse_unknown(what: str, unknown: Mapping[str, object]) -> None:

@@ -1,7 +1,7 @@
-"""A run with a rollback, a pin and damage, made once and copied for each test; and the command, called in this process."""
+"""A run with a rollback, made once and copied for each test; and the command, called in this process."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ def run(run_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def holdfast_command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Answer]]:
+def holdfast_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
     """Runs `holdfast ARGUMENTS…`."""
 
     def call(*arguments: object) -> Answer:
@@ -68,7 +68,7 @@ def holdfast_command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..
         said = capsys.readouterr()
         return Answer(code, said.out, said.err)
 
-    yield call
+    return call
 
 
 @pytest.fixture

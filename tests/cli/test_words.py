@@ -28,9 +28,17 @@ def test_sizes_have_three_digits(size_bytes, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h"), (19_200, "5 h 20 min"), (90_000, "1 d 1 h"),
-     (40 * 86_400, "40 d")],
-)  # fmt: skip
+    [
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (3600, "1 h"),
+        (19_200, "5 h 20 min"),
+        (90_000, "1 d 1 h"),
+        (40 * 86_400, "40 d"),
+    ],
+)
 def test_durations_are_as_exact_as_anybody_asks(seconds, text):
     assert duration(seconds) == text
 

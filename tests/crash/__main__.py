@@ -39,7 +39,10 @@ _AMOUNTS = {
 def main(arguments: list[str]) -> int:
     """Run the parts, print what they found, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("--amount", choices=sorted(_AMOUNTS), default="crash")
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--full", action="store_const", dest="amount", const="full", help="ten times as much")
+    amount.add_argument("--quick", action="store_const", dest="amount", const="quick", help="a taste, in a minute")
+    parser.set_defaults(amount="crash")
     parser.add_argument("--seed", type=int, default=20261115)
     parser.add_argument("--only", choices=_PARTS, action="append", help="only this part (can be repeated)")
     given = parser.parse_args(arguments)

@@ -4,8 +4,8 @@ import hashlib
 import itertools
 import multiprocessing
 import random
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from multiprocessing.pool import IMapIterator
 from typing import NamedTuple
 
 from holdfast.core.errors import HoldfastError
@@ -21,6 +21,11 @@ _TURN = 4
 _THOROUGH_EVERY = 8
 _ENOUGH_FRUITLESS = 20_000
 _PROCESSES = 2
+_LOOK_EVERY_S = 1.0
+
+# Shared with the workers, for the progress line only: a lost count does not matter.
+_checked = multiprocessing.Value("q", lock=False)
+_violated = multiprocessing.Value("q", lock=False)
 
 
 class _Task(NamedTuple):
@@ -28,7 +33,6 @@ class _Task(NamedTuple):
     model: str
     wanted: int
     seed: int
-    until_s: float
     first_only: bool
 
 
@@ -39,23 +43,25 @@ class _Done(NamedTuple):
     violations: list[str]
 
 
-def explore(wanted: int, *, seed: int, limit_s: float = 6 * 3600.0, first_only: bool = False) -> Outcome:
+def explore(
+    wanted: int, *, seed: int, sequences: Sequence[str] = tuple(SEQUENCES), first_only: bool = False
+) -> Outcome:
     """Check at least that many distinct states if there are so many, spread over sequences and models.
 
     `first_only` ends at the first violation: enough to know that a mutant is one.
     """
-    names = list(SEQUENCES)
-    until_s = time.monotonic() + limit_s
     # Some sequences have few states; what they leave over is spread over the others.
-    share = -(-wanted * 14 // (10 * len(names) * len(MODELS)))
-    tasks = [_Task(name, model, share, seed, until_s, first_only) for name in names for model in MODELS]
+    share = -(-wanted * 14 // (10 * len(sequences) * len(MODELS)))
+    _checked.value = _violated.value = 0
+    tasks = [_Task(name, model, share, seed, first_only) for name in sequences for model in MODELS]
     progress = Progress("crash states", wanted)
     states, violations = 0, []
     with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
-        for done in pool.imap_unordered(_explore_one, tasks):
+        running = pool.imap_unordered(_explore_one, tasks)
+        for _ in tasks:
+            done = _wait_for_next(running, progress)
             states += done.states
             violations += done.violations
-            progress.show(states, len(violations))
             if first_only and violations:
                 break
     return Outcome(states, violations)
@@ -68,6 +74,14 @@ def replay(sequence: str, model: str, crash_point: int, choices: Choices) -> tup
         tree = CrashPoint(recorded.initial, recorded.operations[:crash_point], model).tree(choices)
         expected = recorded.expectation(crash_point)
         return tree, check_disk(tree, expected, floats=recorded.floats, thorough=True)
+
+
+def _wait_for_next(running: IMapIterator[_Done], progress: Progress) -> _Done:
+    while True:
+        try:
+            return running.next(timeout=_LOOK_EVERY_S)
+        except multiprocessing.TimeoutError:
+            progress.show(_checked.value, _violated.value)
 
 
 def _explore_one(task: _Task) -> _Done:
@@ -85,13 +99,15 @@ def _explore_recorded(recorded: Recorded, task: _Task) -> _Done:
     violations: list[str] = []
     fruitless = 0
     for crash_point, choices, tree in _states(recorded, task):
-        if len(seen) >= task.wanted or fruitless > _ENOUGH_FRUITLESS or time.monotonic() > task.until_s:
+        if len(seen) >= task.wanted or fruitless > _ENOUGH_FRUITLESS:
             break
         content = _digest(tree)
         expected = recorded.expectation(crash_point)
         # The same disk counts once, but is checked again where more had been promised by then.
         promise = content + repr(sorted(expected.allowed)).encode() + bytes([expected.may_be_empty])
-        seen.add(content)
+        if content not in seen:
+            seen.add(content)
+            _checked.value += 1
         fruitless += 1
         if promise in checked:
             continue
@@ -100,6 +116,7 @@ def _explore_recorded(recorded: Recorded, task: _Task) -> _Done:
         thorough = len(checked) % _THOROUGH_EVERY == 0
         problem = check_disk(tree, expected, floats=recorded.floats, thorough=thorough)
         if problem:
+            _violated.value += 1
             violations.append(f"{task.sequence!r}, {task.model!r}, {crash_point}, {choices}: {problem}")
             if task.first_only:
                 break
@@ -113,6 +130,7 @@ def _states(recorded: Recorded, task: _Task) -> Iterator[tuple[int, Choices, Tre
         point = CrashPoint(recorded.initial, recorded.operations[:crash_point], task.model)
         rng = random.Random(f"{task.seed} {task.sequence} {task.model} {crash_point}")
         points.append((crash_point, point, point.choices(rng)))
+    random.Random(task.seed).shuffle(points)  # so that a small amount is spread over the whole sequence
     while points:
         left = []
         for crash_point, point, choices in points:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from holdfast.core.errors import FencedError, HoldfastError, RunBusyError
+from holdfast.core.errors import FencedError, HoldfastError, RunBusyError, SaveFailedError
 from holdfast.policy.keep import keep
 from holdfast.storage.files import Files
 from holdfast.testing.faulty_files import Fault, FaultyFiles
@@ -29,11 +29,7 @@ def interfere(*, every: int = 1) -> Outcome:
     with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-takeover-") as scratch:
         template = Path(scratch) / "template"
         _make_run(template)
-        files = FaultyFiles()
-        trial = shutil.copytree(template, Path(scratch) / "trial")
-        with quiet():
-            _live(files, str(trial), [].append)
-        numbers = range(0, len(files.calls), every)
+        numbers = range(0, _count_calls(template, Path(scratch) / "trial"), every)
         progress = Progress("takeovers", len(numbers))
         violations = []
         with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
@@ -51,6 +47,17 @@ def _make_run(path: Path) -> None:
             checkpointer.save(step=number).wait()
 
 
+def _count_calls(template: Path, trial: Path) -> int:
+    shutil.copytree(template, trial)
+
+    def live(tell: Tell) -> None:
+        files = FaultyFiles()
+        _live(files, str(trial), tell)
+        tell(f"calls {len(files.calls)}")
+
+    return int(_told(listen(*start(live)), "calls"))
+
+
 def _live(files: Files, path: str, tell: Tell) -> None:
     """The program that gets interrupted."""
     program = Program(floats=_FLOATS)
@@ -61,7 +68,8 @@ def _live(files: Files, path: str, tell: Tell) -> None:
         program.become(_OWN)
         tell("ack" if checkpointer.save(step=1 if restored is None else restored.step + 1).durable else "failed")
         checkpointer.close()
-    except (FencedError, RunBusyError) as error:
+    except (FencedError, RunBusyError, SaveFailedError) as error:
+        # SaveFailedError: the new owner may clear away the directory of a save that can no longer be committed.
         tell(f"stopped {describe(error)}")
 
 

@@ -293,6 +293,7 @@ def _quietly(call: Callable[..., object], *arguments: object) -> None:
 
 CATCHERS: dict[str, Callable[[], Outcome]] = {
     "crash states": lambda: explore(3_000, seed=_SEED, first_only=True),
+    "crash states of a zombie": lambda: explore(30, seed=_SEED, sequences=["zombie of an older attempt"]),
     "power cuts": lambda: cut_many(24, seed=_SEED),
     "failing calls: fsync": lambda: sweep(faults=["EIO on fsync"], first_only=True),
     "failing calls: short write": lambda: sweep(faults=["short write"], first_only=True),
@@ -300,7 +301,7 @@ CATCHERS: dict[str, Callable[[], Outcome]] = {
     "failing calls: full disk": lambda: sweep(faults=["ENOSPC"], first_only=True),
     "takeovers": lambda: interfere(every=3),
     "bit flips": lambda: flip_every_bit(at_most=3_000, first_only=True),
-    "replaced files": replace_every_file,
+    "replaced files": lambda: replace_every_file(first_only=True),
     "fuzz": lambda: fuzz(3_000, seed=_SEED, first_only=True),
     "store suite": _run_store_suite,
 }
@@ -320,7 +321,7 @@ MUTANTS = [
     Mutant("does not check the digest of the manifest", _no_manifest_digest, "bit flips", "I4"),
     Mutant("prunes data before the manifest", _prune_data_first, "crash states", "I2"),
     Mutant("prunes before it commits", _prune_before_commit, "crash states", "I6"),
-    Mutant("does not look at newer attempts", _no_fence, "crash states", "I11"),
+    Mutant("does not look at newer attempts", _no_fence, "crash states of a zombie", "I11"),
     Mutant("does not look at newer attempts, in a race", _no_fence, "takeovers", "I11"),
     Mutant("a rename replaces", _rename_replaces, "store suite", "I3"),
     Mutant("takes a short write for a whole one", _ignore_short_writes, "failing calls: short write", "I4"),

@@ -109,3 +109,5 @@ def _live_on(disk: MemoryFiles, expected: Expectation, floats: int, *, thorough:
     if thorough:
         left = [path for path in disk.tree() if path.endswith(MANIFEST_NAME)]
         assert left, "pruning left nothing (I6)"
+        broken = [] if expected.may_quarantine else incomplete_checkpoints(disk.tree())
+        assert not broken, f"after pruning these are not whole: {broken} (I2)"

@@ -62,7 +62,7 @@ SCENARIOS = {
 def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool = False) -> Outcome:
     """All scenarios × calls × faults; `every` takes only each n-th call, `first_only` ends at the first violation."""
     chosen = [fault for fault in FAULTS if faults is None or fault.name in faults]
-    progress_total, tasks = 0, []
+    tasks: list[tuple[str, Path, FaultKind, list[int]]] = []
     memory = "/dev/shm"
     with (
         small_and_fast(),
@@ -73,11 +73,11 @@ def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool =
             for fault in chosen:
                 hit = [number for number, call in enumerate(calls) if call in fault.methods][::every]
                 tasks += [(name, template, fault, hit[begin : begin + 20]) for begin in range(0, len(hit), 20)]
-        progress_total = sum(len(task[3]) for task in tasks)
-        progress = Progress("failing calls", progress_total)
+        progress = Progress("failing calls", sum(len(numbers) for *_, numbers in tasks))
         done, violations = 0, []
         with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
-            for count, problems in pool.imap_unordered(_run_task, tasks):
+            # One after the other where we end early: what runs elsewhere could not be ended cleanly.
+            for count, problems in map(_run_task, tasks) if first_only else pool.imap_unordered(_run_task, tasks):
                 done += count
                 violations += problems
                 progress.show(done, len(violations))
@@ -103,16 +103,23 @@ def _prepare(name: str, scratch: Path) -> tuple[Path, list[str]]:
         data = bytearray(shard.read_bytes())
         data[-1] ^= 1
         shard.write_bytes(bytes(data))
-    trial = scratch / "trial"
+    return template, _calls_without_fault(name, template, scratch / "trial")
+
+
+def _calls_without_fault(name: str, template: Path, trial: Path) -> list[str]:
+    """In a child, as under a fault: what a process has opened before changes the number of its calls."""
     shutil.copytree(template, trial, symlinks=True)
-    files = FaultyFiles()
-    lines: list[str] = []
-    with quiet():
-        _live(scenario, files, str(trial / "run"), lines.append)
+
+    def live(tell: Tell) -> None:
+        files = FaultyFiles()
+        _live(SCENARIOS[name], files, str(trial / "run"), tell)
+        tell(f"calls {' '.join(call.method for call in files.calls)}")
+
+    lines = listen(*start(live))
     shutil.rmtree(trial)
     if "ack" not in lines:
         raise RuntimeError(f"{name}: does not work even without a fault: {lines}")
-    return template, [call.method for call in files.calls]
+    return lines[-2].split()[1:]
 
 
 def _live(scenario: _Scenario, files: Files, path: str, tell: Tell) -> None:

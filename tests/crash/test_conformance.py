@@ -30,7 +30,8 @@ _SAME = {
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_strace_sees_exactly_the_operations_that_the_recorder_sees(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / "disk" / "run"
+    run.parent.mkdir()
     trace = tmp_path / "trace"
     strace = ["strace", "-f", "-y", "-qq", "-o", str(trace), "-e", f"trace={_CHANGES}", "-e", "signal=none"]
     environment = {**os.environ, "PYTHONPATH": f"{_ROOT}{os.pathsep}{_ROOT / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -48,7 +49,8 @@ def test_strace_sees_exactly_the_operations_that_the_recorder_sees(tmp_path: Pat
     if traced.returncode != 0 and "ptrace" in traced.stderr:
         pytest.skip(f"strace may not trace here: {traced.stderr.splitlines()[0]}")
     assert traced.returncode == 0, traced.stderr
-    seen = [kind for line in trace.read_text().splitlines() if str(run) in line and (kind := _kind(line, str(run)))]
+    lines = [line for line in trace.read_text().splitlines() if str(tmp_path) in line]
+    seen = [kind for line in lines if (kind := _kind(line, str(run)))]
     recorded = json.loads(traced.stdout)
     assert len(recorded) > 100
     assert seen == recorded

@@ -1,6 +1,7 @@
 """Import: arrays from files of other programs become a checkpoint like any other. Nothing in them is executed (I10)."""
 
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -115,7 +116,9 @@ def _read_torch(path: str) -> object:
     import pickle
 
     try:
-        return torch.load(path, weights_only=True, map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch finds odd and reads all the same is of no use to anybody here
+            return torch.load(path, weights_only=True, map_location="cpu")
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise FormatError(

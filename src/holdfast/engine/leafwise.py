@@ -16,6 +16,8 @@ __all__ = ["as_numbers", "leaf_bytes", "read_batches"]
 # Whole chunks are read and verified: many small leaves share one, so they are read together.
 BATCH_BYTES = 64 << 20
 
+_ADDED = 2  # what `isbuiltin` says of dtypes that a library registered
+
 RawLeaf = npt.NDArray[np.uint8]
 
 
@@ -69,4 +71,6 @@ def as_numbers(leaf: LeafRecord, raw: RawLeaf) -> npt.NDArray[np.generic]:
     if name == "bfloat16":
         # Every bfloat16 is the upper half of a float32; no library is needed to read it.
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(leaf.shape)
-    return raw.view(numpy_dtype(name)).reshape(leaf.shape)
+    array = raw.view(numpy_dtype(name)).reshape(leaf.shape)
+    # The types that ml_dtypes adds are all narrower than float32, which holds each of their values exactly.
+    return array.astype(np.float32) if array.dtype.isbuiltin == _ADDED else array

@@ -94,7 +94,7 @@ def _inspect_torch(value: Any, torch: Any) -> NativeArray | Refused:
     if value.requires_grad:
         flags["grad"] = True
     try:
-        plain = value.detach()
+        plain = value.detach() if value.requires_grad else value
         in_place = plain.is_cpu and not plain.is_conj() and not plain.is_neg()
         host = plain if in_place else plain.cpu().resolve_conj().resolve_neg()
         carrier: Carrier = host.numpy().view(types.carrier) if types.whole is None else host.view(types.whole).numpy()

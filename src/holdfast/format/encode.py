@@ -371,7 +371,7 @@ class _Encoder:
         return node
 
     def _inspect(self, value: Any, kind: str) -> NativeArray | Refused:
-        if kind != "tensor" or value.device.type in ("cpu", "meta"):
+        if kind != "tensor" or value.is_cpu or value.is_meta:
             return inspect_array(value, kind)
         # Tied tensors of an accelerator: one copy on the host, so that they are seen to be the same.
         key = (str(value.device), value.data_ptr(), value.dtype, value.shape, value.stride(), value.is_conj())

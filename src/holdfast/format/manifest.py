@@ -86,9 +86,7 @@ def _split(data: bytes, where: str) -> tuple[bytes, memoryview]:
     covered, tail = memoryview(data)[:-tail_bytes], data[-tail_bytes:]
     expected = _DIGEST_OPEN + digest_hex(covered).encode() + _END
     if tail != expected:
-        raise IntegrityError(
-            f"{where}: the manifest differs from its digest ({len(data)} bytes): truncated or damaged"
-        )
+        raise IntegrityError(f"{where}: the manifest differs from its digest ({len(data)} bytes): truncated or damaged")
     head, body_start = split_head(data, where)
     if data[body_start : body_start + len(_BODY_OPEN)] != _BODY_OPEN or data[-tail_bytes - 2 : -tail_bytes] != b",\n":
         raise FormatError(f"{where}: the manifest's third line is not its body")

@@ -1,0 +1,257 @@
+"""`pin`, `unpin`, `prune`, `rm`, `cp`, `export`, `import` and `doctor`: what they do to a run."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import holdfast
+
+
+@pytest.fixture
+def steps(holdfast_command):
+    """(attempt, step) of all checkpoints that are there."""
+
+    def listed(path="run"):
+        found = json.loads(holdfast_command("ls", path, "--json").out)["checkpoints"]
+        return [(c["attempt"], c["step"]) for c in found]
+
+    return listed
+
+
+def test_a_pinned_checkpoint_outlives_pruning_until_it_is_unpinned(run, holdfast_command, steps):
+    assert holdfast_command("pin", "run", "10", "--note", "figure 3").code == 0
+    assert "pinned      figure 3" in holdfast_command("show", "run", "10").out
+
+    assert holdfast_command("prune", "run", "--keep-last", "1", "--yes").code == 0
+    assert (1, 10) in steps()
+
+    assert "no longer" in holdfast_command("unpin", "run", "10").out
+    assert holdfast_command("prune", "run", "--keep-last", "1", "--yes").code == 0
+    assert (1, 10) not in steps()
+
+
+def test_a_dry_run_explains_each_decision_and_removes_nothing(run, holdfast_command, steps):
+    before = steps()
+
+    answer = holdfast_command("prune", "run", "--keep-last", "1", "--keep-best", "1", "--by", "loss", "--dry-run")
+
+    assert answer.code == 0
+    assert "not kept by any rule: older than the last 1, not among the best 1 by loss" in answer.out
+    assert "newest of an abandoned branch" in answer.out
+    assert "best 1 by loss (0.02)" in answer.out
+    assert "keep 3, remove 3" in answer.out
+    assert steps() == before
+
+
+def test_prune_removes_what_it_said_and_tells_the_journal(run, holdfast_command, steps):
+    answer = holdfast_command("prune", "run", "--keep-last", "1", "--yes", "--json")
+
+    document = json.loads(answer.out)
+    assert answer.code == 0
+    assert len(document["removed"]) == 3
+    # The last verified one (20), the tip of the abandoned branch (40), and the newest.
+    assert steps() == [(1, 20), (1, 40), (2, 50)]
+    assert '"event": "pruned"' in (run / "journal.jsonl").read_text().splitlines()[-1]
+
+
+def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage, holdfast_command, steps):
+    damage(50)
+    holdfast_command("verify", "run", "50", "--quarantine")
+
+    assert holdfast_command("prune", "run", "--abandoned", "--yes").code == 0
+    assert steps() == [(1, 10), (1, 20), (2, 30), (2, 50)]
+
+    assert holdfast_command("prune", "run", "--quarantined", "--yes").code == 0
+    assert steps() == [(1, 10), (1, 20), (2, 30)]
+
+
+def test_prune_to_a_size_keeps_the_newest(run, holdfast_command, steps):
+    assert holdfast_command("prune", "run", "--max-size", "9K", "--yes").code == 0
+
+    assert steps() == [(1, 20), (2, 50)]
+
+
+def test_prune_removes_garbage_but_not_what_a_live_writer_may_be_writing(run, holdfast_command):
+    manifest = next(run.glob("000000040-*/manifest.json"))
+    manifest.unlink()
+    ours = run / "000000060-e000-20260101T000000Z-a0003"
+
+    with holdfast.Checkpointer(run, {"model": {}}):
+        ours.mkdir(mode=0o700)
+        document = json.loads(holdfast_command("prune", "run", "--garbage", "--yes", "--json").out)
+
+    assert document["garbage"] == [manifest.parent.name]
+    assert not manifest.parent.exists()
+    assert ours.exists()
+
+
+def test_prune_without_a_person_needs_yes(run, holdfast_command, steps):
+    before = steps()
+
+    answer = holdfast_command("prune", "run", "--keep-last", "1")
+
+    assert answer.code == 2
+    assert "--yes" in answer.err
+    assert steps() == before
+
+
+def test_prune_needs_to_know_what_to_keep(run, holdfast_command):
+    assert "nothing says what to keep" in holdfast_command("prune", "run", "--yes").err
+    assert holdfast_command("prune", "run", "--keep-best", "2", "--yes").code == 2
+    assert holdfast_command("prune", "run", "--keep-last", "-1", "--yes").code == 2
+
+
+def test_rm_removes_what_is_named(run, holdfast_command, steps):
+    answer = holdfast_command("rm", "run", "10", "40", "--yes")
+
+    assert answer.code == 0
+    assert steps() == [(1, 20), (1, 30), (2, 30), (2, 50)]
+
+
+def test_rm_protects_pinned_the_last_verified_and_the_last_good_one(run, holdfast_command, steps):
+    holdfast_command("pin", "run", "10")
+
+    assert "is pinned" in holdfast_command("rm", "run", "10", "--yes").err
+    assert "last verified" in holdfast_command("rm", "run", "20", "--yes").err
+
+    holdfast_command("verify", "run", "50")
+    assert holdfast_command("rm", "run", "20", "--yes").code == 0
+    assert holdfast_command("rm", "run", "10", "--force", "--yes").code == 0
+    names = [c["id"] for c in json.loads(holdfast_command("ls", "run", "--json").out)["checkpoints"]]
+    answer = holdfast_command("rm", "run", *names, "--yes")
+    assert answer.code == 2
+    assert "last good checkpoint" in answer.err
+
+    assert holdfast_command("rm", "run", *names, "--yes", "--force").code == 0
+    assert steps() == []
+
+
+def test_a_copy_of_a_run_is_the_same_byte_for_byte_and_can_be_trained_on(run, holdfast_command, steps):
+    assert holdfast_command("cp", "run", "copies/run").code == 0
+
+    assert steps("copies/run") == steps("run")
+    for path in run.glob("0*/*"):
+        assert path.read_bytes() == (run.parent / "copies" / "run" / path.relative_to(run)).read_bytes()
+    state = {"model": {"w": np.zeros((4, 8)), "b": np.zeros(8)}, "progress": {"seen": 0}}
+    with holdfast.Checkpointer("copies/run", state) as ckpt:
+        assert ckpt.attempt == 3
+        ckpt.restore()
+    assert state["progress"]["seen"] == 400
+
+
+def test_a_single_checkpoint_is_copied_by_run_and_which(run, holdfast_command, steps):
+    assert holdfast_command("cp", "run:best", "copy", "--by", "loss", "--mode", "max").code == 0
+
+    assert steps("copy") == [(1, 10)]
+
+
+def test_copying_again_skips_what_is_there(run, holdfast_command):
+    holdfast_command("cp", "run:10", "copy")
+
+    document = json.loads(holdfast_command("cp", "run", "copy", "--json").out)
+
+    assert len(document["already_there"]) == 1
+    assert len(document["copied"]) == 5
+
+
+def test_a_damaged_checkpoint_is_not_copied(run, damage, holdfast_command):
+    damage(50)
+
+    answer = holdfast_command("cp", "run:50", "copy")
+
+    assert answer.code == 4
+    assert "chunk 0 differs from its digest" in answer.err
+    assert json.loads(holdfast_command("ls", "copy", "--json").out)["checkpoints"] == []
+
+
+def test_an_export_holds_the_part_that_was_asked_for_and_is_never_overwritten(run, holdfast_command):
+    assert holdfast_command("export", "run", "50", "--only", "model", "--to", "model.npz").code == 0
+
+    with np.load("model.npz") as arrays:
+        assert set(arrays) == {"w", "b"}
+        assert (arrays["w"] == 6.0).all()
+    again = holdfast_command("export", "run", "50", "--to", "model.npz")
+    assert again.code == 6
+    assert "--force" in again.err
+    assert holdfast_command("export", "run", "50", "--to", "model.npz", "--force").code == 0
+    assert holdfast_command("export", "run", "50", "--to", "model.bin").code == 2
+
+
+def test_an_import_becomes_a_checkpoint_like_any_other(run, holdfast_command, steps):
+    holdfast_command("export", "run", "50", "--only", "model", "--to", "model.safetensors")
+
+    made = holdfast_command(
+        "import", "model.safetensors", "new", "--step", "7", "--as", "model", "--metric", "loss=0.5"
+    )
+
+    assert made.code == 0
+    assert steps("new") == [(1, 7)]
+    state = {"model": {"w": np.zeros((4, 8)), "b": np.ones(8)}}
+    with holdfast.Checkpointer("new", state) as ckpt:
+        assert ckpt.restore().metrics == {"loss": 0.5}
+    assert (state["model"]["w"] == 6.0).all()
+    assert not state["model"]["b"].any()
+
+
+def test_an_import_follows_the_newest_checkpoint_and_never_goes_back(run, holdfast_command, steps):
+    holdfast_command("export", "run", "50", "--to", "all.npz")
+
+    assert holdfast_command("import", "all.npz", "run", "--step", "40").code == 2
+    assert holdfast_command("import", "all.npz", "run", "--step", "60").code == 0
+
+    document = json.loads(holdfast_command("ls", "run", "--json").out)
+    newest = document["checkpoints"][-1]
+    assert newest["states"] == ["committed", "latest"]
+    assert newest["origin"] == document["checkpoints"][-2]["id"]
+    assert newest["note"] == "imported from all.npz"
+
+
+def test_a_busy_run_takes_no_import(run, holdfast_command):
+    holdfast_command("export", "run", "50", "--to", "all.npz")
+
+    with holdfast.Checkpointer(run, {"model": {}}):
+        answer = holdfast_command("import", "all.npz", "run", "--step", "60")
+
+    assert answer.code == 5
+    assert f"pid {os.getpid()}" in answer.err
+
+
+def test_bad_metrics_files_and_names_are_refused(run, holdfast_command, tmp_path):
+    (tmp_path / "list.npz").write_bytes(b"nothing")
+
+    assert holdfast_command("import", "missing.npz", "new", "--step", "1").code == 6
+    assert holdfast_command("import", "list.npz", "new", "--step", "1").code == 4
+    assert holdfast_command("import", "list.npz", "new", "--step", "1", "--metric", "loss").code == 2
+    assert holdfast_command("import", "list.npz", "new", "--step", "-1").code == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_doctor_finds_a_healthy_run_healthy_and_leaves_nothing_behind(run, holdfast_command):
+    before = sorted(path.name for path in run.iterdir())
+
+    answer = holdfast_command("doctor", "run", "--speed", "1M", "--json")
+
+    document = json.loads(answer.out)
+    found = {finding["what"]: finding["status"] for finding in document["findings"]}
+    assert answer.code == 0
+    assert document["healthy"] is True
+    assert {"owner", "fsync", "rename", "locks", "write speed", "journal", "leftovers"} <= found.keys()
+    assert "fail" not in found.values()
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfast_command):
+    next(run.glob("000000040-*/manifest.json")).unlink()
+
+    warned = holdfast_command("doctor", "run", "--speed", "1M")
+    assert warned.code == 0
+    assert "1 directories without a manifest" in warned.out
+    assert holdfast_command("doctor", "run", "--speed", "1M", "--strict").code == 1
+
+    (run.parent / "open").mkdir()
+    (run.parent / "open").chmod(0o777)
+    failed = holdfast_command("doctor", "open", "--speed", "1M")
+    assert failed.code == 1
+    assert "chmod go-w" in failed.out

@@ -1,0 +1,35 @@
+"""docs/reference/cli.md says what the command line has: every command, option and exit status."""
+
+import re
+from argparse import ArgumentParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.exit_codes import EXIT_CODES
+from holdfast.cli.main import COMMANDS
+
+_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+
+
+def _section(command: str) -> str:
+    return _PAGE.partition(f"\n### {command}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_names_every_option_and_no_other(command):
+    parser = ArgumentParser(add_help=False)
+    import_module(f"holdfast.cli.commands.{'import_file' if command == 'import' else command}").add_arguments(parser)
+    options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", _section(command)))
+
+    assert options - {"--newest"} <= named
+    assert named - {"--json"} <= options
+
+
+def test_the_reference_has_the_table_of_exit_codes():
+    rows = dict(re.findall(r"^\| (\d+) \| (.+) \|$", _PAGE, re.MULTILINE))
+
+    assert rows == {str(code): meaning for code, meaning in EXIT_CODES.items()}

@@ -1,0 +1,115 @@
+"""The rig in small amounts, and once as `make crash` runs it."""
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.damage import flip_every_bit, replace_every_file
+from tests.crash.explore import explore, replay
+from tests.crash.fuzz import fuzz
+from tests.crash.interference import interfere
+from tests.crash.loop_image import why_not
+from tests.crash.models import MODELS, CrashPoint
+from tests.crash.mutants import CATCHERS, MUTANTS, is_caught
+from tests.crash.outcome import Outcome
+from tests.crash.power import cut_many
+from tests.crash.sequences import SEQUENCES, record
+from tests.crash.subject import small_and_fast
+from tests.crash.sweep import sweep
+
+_ROOT = Path(__file__).parents[2]
+_QUICKLY_CAUGHT = (
+    "no directory is ever synced",
+    "writes documents in place",
+    "does not check the digests of chunks",
+    "a rename replaces",
+)
+
+
+def test_a_few_crash_states_of_every_sequence_and_model_hold_the_promises() -> None:
+    wanted = 10 * len(SEQUENCES) * len(MODELS)
+
+    outcome = explore(wanted, seed=1)
+
+    assert outcome.violations == []
+    assert outcome.counted >= wanted
+
+
+def test_a_state_can_be_built_again_from_the_numbers_in_its_report() -> None:
+    with small_and_fast():
+        recorded = record("first save")
+    point = CrashPoint(recorded.initial, recorded.operations[:20], "any-subset")
+    choices = list(itertools.islice(point.choices(random.Random(1)), 6))[-1]
+
+    tree, problem = replay("first save", "any-subset", 20, choices)
+
+    assert problem == ""
+    assert [len(data or b"") for data in tree.values()] == [len(data or b"") for data in point.tree(choices).values()]
+
+
+@pytest.mark.skipif(why_not() != "", reason=why_not() or "power can be cut here")
+def test_a_few_power_cuts_lose_nothing_that_was_acknowledged() -> None:
+    assert cut_many(8, seed=1) == Outcome(8, [])
+
+
+def test_a_full_disk_and_a_kill_at_some_calls_lose_nothing() -> None:
+    outcome = sweep(faults=["ENOSPC", "SIGKILL within"], every=15)
+
+    assert outcome.violations == []
+    assert outcome.counted > 20
+
+
+def test_a_takeover_at_some_calls_leaves_one_writer() -> None:
+    outcome = interfere(every=25)
+
+    assert outcome.violations == []
+    assert outcome.counted >= 5
+
+
+def test_some_flipped_bits_are_detected_or_harmless() -> None:
+    outcome = flip_every_bit(at_most=300)
+
+    assert outcome.violations == []
+    assert outcome.counted >= 300
+
+
+def test_every_file_cut_swapped_or_replaced_is_detected_or_harmless() -> None:
+    outcome = replace_every_file()
+
+    assert outcome.violations == []
+    assert outcome.counted > 50
+
+
+def test_some_hostile_documents_are_refused_without_executing_anything() -> None:
+    assert fuzz(200, seed=1) == Outcome(200, [])
+
+
+def test_every_part_of_the_rig_has_mutants_to_catch() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} == set(CATCHERS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 12
+
+
+@pytest.mark.parametrize("name", _QUICKLY_CAUGHT)
+def test_a_broken_variant_is_caught(name: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+
+    assert is_caught(mutant).startswith("caught ")
+
+
+@pytest.mark.crash
+def test_the_whole_rig_finds_no_violation_and_every_mutant() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash"], cwd=_ROOT, stdout=subprocess.PIPE, text=True, timeout=1800, check=False
+    )
+
+    assert done.returncode == 0, done.stdout[-5000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["violations"] == 0
+    assert summary["mutants_caught"] == summary["mutants"] >= 12
+    assert summary["states"] >= 100_000
+    assert summary["power_cuts"] >= 200 or why_not()
