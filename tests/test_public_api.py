@@ -70,9 +70,20 @@ def test_every_public_name_is_described_in_the_reference(name: str) -> None:
     assert re.search(rf"`(holdfast\.)?{name}\b", REFERENCE)
 
 
-@pytest.mark.parametrize(
-    "function", ["Checkpointer", "Checkpointer.save", "Checkpointer.restore", "Checkpointer.load", "load", "keep"]
-)
+METHODS = [name for name in vars(holdfast.Checkpointer) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_the_checkpointer_has_a_docstring_and_is_described(method: str) -> None:
+    assert inspect.getdoc(getattr(holdfast.Checkpointer, method))
+    assert re.search(rf"^#+ `{method}\b", REFERENCE, re.MULTILINE)
+
+
+CALLED = ["Checkpointer", "load", "keep", "register"]
+CALLED += [f"Checkpointer.{method}" for method in METHODS if callable(getattr(holdfast.Checkpointer, method))]
+
+
+@pytest.mark.parametrize("function", CALLED)
 def test_every_option_of_a_public_function_is_described_in_the_reference(function: str) -> None:
     owner, _, method = function.partition(".")
     called = getattr(getattr(holdfast, owner), method) if method else getattr(holdfast, owner)

@@ -173,7 +173,7 @@ def test_an_export_holds_the_part_that_was_asked_for_and_is_never_overwritten(ru
         assert set(arrays) == {"w", "b"}
         assert (arrays["w"] == 6.0).all()
     again = holdfast_command("export", "run", "50", "--to", "model.npz")
-    assert again.code == 6
+    assert again.code == 2
     assert "--force" in again.err
     assert holdfast_command("export", "run", "50", "--to", "model.npz", "--force").code == 0
     assert holdfast_command("export", "run", "50", "--to", "model.bin").code == 2
@@ -221,7 +221,7 @@ def test_a_busy_run_takes_no_import(run, holdfast_command):
 def test_bad_metrics_files_and_names_are_refused(run, holdfast_command, tmp_path):
     (tmp_path / "list.npz").write_bytes(b"nothing")
 
-    assert holdfast_command("import", "missing.npz", "new", "--step", "1").code == 6
+    assert holdfast_command("import", "missing.npz", "new", "--step", "1").code == 3
     assert holdfast_command("import", "list.npz", "new", "--step", "1").code == 4
     assert holdfast_command("import", "list.npz", "new", "--step", "1", "--metric", "loss").code == 2
     assert holdfast_command("import", "list.npz", "new", "--step", "-1").code == 2

@@ -5,8 +5,7 @@ import itertools
 import multiprocessing
 import random
 from collections.abc import Iterator, Sequence
-from multiprocessing.pool import IMapIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.errors import HoldfastError
 from tests.crash.models import MODELS, Choices, CrashPoint, Tree
@@ -76,7 +75,7 @@ def replay(sequence: str, model: str, crash_point: int, choices: Choices) -> tup
         return tree, check_disk(tree, expected, floats=recorded.floats, thorough=True)
 
 
-def _wait_for_next(running: IMapIterator[_Done], progress: Progress) -> _Done:
+def _wait_for_next(running: Any, progress: Progress) -> _Done:
     while True:
         try:
             return running.next(timeout=_LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""Modules, functions and files that the documents name exist, and the layers are those that the linter holds."""
+"""Modules, functions and files that the documents name exist; layers, events and variables are as in the code."""
 
 import re
 import tomllib
@@ -44,6 +44,26 @@ def test_files_that_the_page_names_exist(path: Path) -> None:
     missing = sorted(name for name in named if not (ROOT / name).exists())
 
     assert missing == []
+
+
+def test_every_event_of_the_journal_is_described() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    page = (ROOT / "docs/reference/log-and-journal.md").read_text()
+
+    events = set(re.findall(r"\.record\(\s*\"(\w+)\"", sources))
+
+    assert len(events) > 8
+    assert sorted(event for event in events if f"| `{event}` |" not in page) == []
+
+
+def test_every_environment_variable_is_described() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    page = (ROOT / "docs/reference/environment.md").read_text()
+
+    variables = set(re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", sources))
+
+    assert variables
+    assert sorted(name for name in variables if f"`{name}`" not in page) == []
 
 
 def test_the_layers_of_the_design_are_those_of_the_linter() -> None:

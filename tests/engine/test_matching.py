@@ -401,6 +401,18 @@ def test_not_strict_loads_what_fits_and_says_what_was_left():
     assert sorted(line.split(":")[0] for line in plan.skipped) == ["gone", "m.b", "m.extra", "m.mine", "new"]
 
 
+def test_not_strict_keeps_the_programs_value_where_the_checkpoint_has_another_kind():
+    stored = store({"s": {"w": None, "g": 3, "p": Point(1, 2), "n": 1}})
+    array, generator = np.ones(2), random.Random(1)
+    state = {"s": {"w": array, "g": generator, "p": Config(0.5, array), "n": 0}}
+    config = state["s"]["p"]
+
+    plan = load(stored, state, strict=False)
+
+    assert state["s"] == {"w": array, "g": generator, "p": config, "n": 1}
+    assert len(plan.skipped) == 3
+
+
 def test_pickled_parts_need_the_opt_in_even_when_not_strict():
     stored = store({"d": {"u": collections.UserDict(a=1)}}, allow_pickle=True)
     state = {"d": {}}

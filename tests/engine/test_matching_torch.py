@@ -120,6 +120,26 @@ def test_a_plain_module_is_filled_without_a_second_pass():
     assert [parameter._version for parameter in target.parameters()] == versions
 
 
+def test_a_plain_module_of_another_version_loads_it_by_itself():
+    stored = store({"m": nn.BatchNorm1d(2)})
+    stored.tree["items"]["m"]["state"]["metadata"]["items"][""]["items"]["version"] = 1
+    target = nn.BatchNorm1d(2)
+    version = target.weight._version
+
+    load(stored, {"m": target})
+
+    assert target.weight._version > version
+
+
+def test_a_buffer_that_cannot_be_filled_is_not_silently_left_alone():
+    saved, target = nn.Module(), nn.Module()
+    saved.register_buffer("b", torch.arange(3.0))
+    target.register_buffer("b", torch.zeros(1).expand(3))
+
+    with pytest.raises(StateMismatchError, match="load_state_dict of"):
+        load(store({"m": saved}), {"m": target})
+
+
 def test_a_module_with_its_own_load_state_dict_is_asked():
     target = nn.Sequential(Watched(2, 2))
     stored = store({"m": Watched(2, 2), "s": nn.Sequential(Watched(2, 2))})

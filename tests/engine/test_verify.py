@@ -11,7 +11,7 @@ from holdfast.core.errors import NoCheckpointError
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import read_catalog
 from holdfast.engine.identity import identify
-from holdfast.engine.loading import Source
+from holdfast.engine.loading import Source, read_manifest
 from holdfast.engine.verify import leaves_in_chunk, verify_checkpoint
 from holdfast.storage.posix import PosixStore
 
@@ -117,10 +117,19 @@ def test_a_checkpoint_that_was_removed_meanwhile_is_not_damaged(saved):
         verify_checkpoint(source, checkpoint)
 
 
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_not_damaged_either(saved):
+    source, checkpoint, folder = saved
+    _flip(folder / "rank-00000.safetensors", 2 * _CHUNK + 5)
+
+    def remove(_: int) -> None:
+        (folder / "manifest.json").unlink(missing_ok=True)
+
+    with pytest.raises(NoCheckpointError, match="was removed meanwhile"):
+        verify_checkpoint(source._replace(progress=remove), checkpoint)
+
+
 def test_a_leaf_that_only_touches_a_chunks_border_is_not_in_it(saved):
     source, checkpoint, _ = saved
-    from holdfast.engine.loading import read_manifest
-
     leaves = read_manifest(source, checkpoint.id).body.leaves
     first = min(leaves, key=lambda leaf: leaf.begin)
 

@@ -93,11 +93,11 @@ def test_views_that_are_mostly_holes_are_stored_by_themselves():
     base = np.zeros(10_000)
     base[::1000] = range(10)
 
-    first, second = round_trip([base[::1000], base[::-2000]])
+    first, second = round_trip([base[::1000], base[::2000]])
 
-    assert [size for _, size in leaves_of(base[::1000], base[::-2000])] == [80, 40]
+    assert [size for _, size in leaves_of(base[::1000], base[::2000])] == [80, 40]
     assert np.array_equal(first, range(10))
-    assert np.array_equal(second, base[::-2000])
+    assert np.array_equal(second, range(0, 10, 2))
 
 
 def test_views_that_only_interleave_are_stored_by_themselves():

@@ -503,6 +503,12 @@ def test_one_part_can_be_loaded_without_reading_the_rest(path, names):
     assert read == names
 
 
+def test_a_name_that_begins_like_another_is_not_taken_for_it():
+    value, _ = only({"a": {"x": 1}, "ab": 2, "a.c": 3}, "ab")
+
+    assert value == 2
+
+
 def test_a_prefix_of_dotted_keys_gives_what_follows_it():
     value, _ = only(STATE, "model.1")
 

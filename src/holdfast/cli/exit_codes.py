@@ -1,6 +1,8 @@
 """What the command's exit status means: one table, and which error belongs to which line of it."""
 
 from holdfast.core.errors import (
+    BlobExistsError,
+    BlobMissingError,
     FencedError,
     FormatError,
     NoCheckpointError,
@@ -39,9 +41,11 @@ EXIT_CODES = {
     BROKEN_PIPE: "whoever read the output went away before its end",
 }
 
-# The first that fits: StorageError and RunError are both OSErrors, FormatError is a ValueError like UsageError.
+# The first that fits.
 _OF_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (UsageError, USAGE),
+    (BlobExistsError, USAGE),  # a file that an export would overwrite
+    (BlobMissingError, MISSING),
     (NoCheckpointError, MISSING),
     (RunError, MISSING),
     (FormatError, DAMAGED),

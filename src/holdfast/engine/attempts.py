@@ -99,6 +99,8 @@ def _describe(number: int, clock: Clock) -> bytes:
         "boot_id": _boot_id(),
         "job": next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), ""),
         "since": utc_text(clock.utc_s()),
+        # Two copies of a run that both went on have attempts of the same number; this tells them apart.
+        "nonce": os.urandom(8).hex(),
     }
     return json.dumps(fields).encode() + b"\n"
 

@@ -304,8 +304,6 @@ class _Encoder:
         node: dict[str, Any] = {"kind": "enum", "type": type_name(type(value)), "member": value.name}
         if type(value.value) in self._atoms:
             node["value"] = self.encode(value.value, path, depth + 1)
-        elif value.name is None:  # a combination of flags is only known by its value
-            return self._refuse(value, path, depth)
         return node
 
     def _record(self, value: Record, path: str, depth: int) -> Node:

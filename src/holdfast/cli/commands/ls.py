@@ -1,7 +1,6 @@
 """`holdfast ls`: the checkpoints of a run, or the runs in a directory."""
 
 import argparse
-import gc
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +50,6 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         runs = find_runs(path)
         if runs or not os.listdir(path):
             return _list_runs(path, runs, out)
-    gc.disable()  # thousands of small values, none of them garbage before the command ends
     with Run(path) as opened:
         return _list_checkpoints(opened, arguments, out)
 
