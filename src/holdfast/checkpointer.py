@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Literal, Self
@@ -22,7 +22,7 @@ from holdfast.engine.adapters import check_restorable
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
-from holdfast.engine.loading import TREE_NAME, leaf_infos, unwrap_tree
+from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.outcome import PendingCheckpoint, Restored
 from holdfast.engine.provenance import collect_provenance
@@ -30,6 +30,7 @@ from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
 from holdfast.engine.saving import Document, plan_session, prune_run, save_encoded
 from holdfast.engine.session import Session, default_workers
+from holdfast.format.arrays import LeafInfo
 from holdfast.format.decode import build
 from holdfast.format.encode import Encoded, encode_state
 from holdfast.format.manifest import Body
@@ -70,7 +71,7 @@ class Checkpointer:
         clock: Clock | None = None,
         **unknown: object,
     ) -> None:
-        _refuse_unknown("Checkpointer", unknown)
+        _refuse_unknown("holdfast.Checkpointer", unknown)
         if not isinstance(keep, Keep):
             raise UsageError(f"keep is {keep!r}, expected keep(...) or KEEP_ALL", hint="keep=holdfast.keep(last=3)")
         if on_error not in ("warn", "raise"):
@@ -121,7 +122,7 @@ class Checkpointer:
         **unknown: object,
     ) -> PendingCheckpoint:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
-        _refuse_unknown("save", unknown)
+        _refuse_unknown("holdfast.Checkpointer.save", unknown)
         with self._lock, collector_paused():
             self._check_usable()
             document = Document(
@@ -169,12 +170,10 @@ class Checkpointer:
         older good one is used; RestoreError where none is left (I12), StateMismatchError where the program's state
         differs, before anything is touched.
         """
-        _refuse_unknown("restore", unknown)
+        _refuse_unknown("holdfast.Checkpointer.restore", unknown)
 
-        def match(body: Body) -> Plan:
-            return match_state(
-                body.tree, leaf_infos(body), self._state, strict=strict, rename=rename, allow_pickle=self._pickle
-            )
+        def match(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
+            return match_state(body.tree, leaves, self._state, strict=strict, rename=rename, allow_pickle=self._pickle)
 
         loaded = self._restore(Choice(which, by, mode, self._suspect_after if which == "latest" else None), match)
         return None if loaded is None else Restored(loaded)
@@ -192,11 +191,11 @@ class Checkpointer:
 
         The training goes on from it, as after `restore`. `like` is a tree of the same shape whose classes are used.
         """
-        _refuse_unknown("load", unknown)
+        _refuse_unknown("holdfast.Checkpointer.load", unknown)
 
-        def plan(body: Body) -> Plan:
+        def plan(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             given = None if like is None else {TREE_NAME: like}
-            return TreePlan(build(body.tree, leaf_infos(body), like=given, allow_pickle=self._pickle))
+            return TreePlan(build(body.tree, leaves, like=given, allow_pickle=self._pickle))
 
         loaded = self._restore(Choice(which, by, mode, self._suspect_after if which == "latest" else None), plan)
         return None if loaded is None else unwrap_tree(loaded.value)
@@ -253,7 +252,7 @@ class Checkpointer:
             # The program's own exception matters more; this one is said, not lost (I8).
             _log.error("%s", failure)
 
-    def _restore(self, choice: Choice, make_plan: Callable[[Body], Plan]) -> Loaded | None:
+    def _restore(self, choice: Choice, make_plan: Callable[[Body, Sequence[LeafInfo]], Plan]) -> Loaded | None:
         with self._lock, collector_paused():
             self._check_usable(restoring=True)
             try:
@@ -323,5 +322,5 @@ class Checkpointer:
 def _refuse_unknown(what: str, unknown: Mapping[str, object]) -> None:
     if unknown:
         raise UsageError(
-            f"{what} has no option {', '.join(map(repr, unknown))}", hint=f"help(holdfast.{what}) lists the options"
+            f"{what} has no option {', '.join(map(repr, unknown))}", hint=f"help({what}) lists the options"
         )

@@ -5,6 +5,7 @@ violation can be replayed from (sequence, model, crash point, choices) alone.
 """
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -26,6 +27,8 @@ MODELS = (ORDERED, EXT4, ANY_SUBSET)
 _ROOT = 1
 _SECTOR_BYTES = 512
 _PAGE_BYTES = 4096
+_FEW = 20_000
+_MOST_LAYOUTS = 1000
 _DIRECTORY_KINDS = {OpKind.MAKE_DIR, OpKind.CREATE, OpKind.RENAME, OpKind.UNLINK, OpKind.REMOVE_DIR}
 _DATA_KINDS = {OpKind.WRITE, OpKind.TRUNCATE}
 _SYNC_KINDS = {OpKind.SYNC, OpKind.SYNC_DIR}
@@ -61,6 +64,10 @@ class CrashPoint:
                 self._contents[op.inode] = _applied(self._contents.get(op.inode, b""), op, KEPT)
             else:
                 self._open_writes.append((op, _variants(op, model)))
+        self._writes_of: dict[int, list[int]] = {}
+        for n, (op, _) in enumerate(self._open_writes):
+            self._writes_of.setdefault(op.inode, []).append(n)
+        self._layouts: dict[Choices, list[tuple[str, int | None]]] = {}
 
     @property
     def options(self) -> list[int]:
@@ -69,40 +76,60 @@ class CrashPoint:
         directory = [2] * len(self._open_ops) if self._model == ANY_SUBSET else [len(self._open_ops) + 1]
         return directory + [len(variants) for _, variants in self._open_writes]
 
-    def choices(self, rng: random.Random) -> Iterator[Choices]:
-        """As issued, then every single deviation, then pairs, then anything; all of them where they are few."""
+    def choices(self, rng: random.Random, *, is_last: bool = True) -> Iterator[Choices]:
+        """As issued, then every single deviation, then pairs, then anything; all of them where they are few.
+
+        Without `is_last` only single deviations: more operations follow before anything becomes durable, and dropping
+        those gives every state of this point again.
+        """
         options = self.options
         as_issued = (0,) * len(options)
         yield as_issued
         singles = [(n, choice) for n, count in enumerate(options) for choice in range(1, count)]
         for single in singles:
             yield _deviating(as_issued, [single])
+        if not is_last:
+            return
+        if math.prod(options) <= _FEW:
+            everything = list(itertools.product(*map(range, options)))
+            rng.shuffle(everything)
+            yield from everything
+            return
         pairs = [pair for pair in itertools.combinations(singles, 2) if pair[0][0] != pair[1][0]]
         rng.shuffle(pairs)
         for pair in pairs:
             yield _deviating(as_issued, pair)
-        if len([count for count in options if count > 1]) > 2:
-            while True:
-                rate = rng.choice((0.2, 0.5, 0.9))
-                yield tuple(rng.randrange(count) if rng.random() < rate else 0 for count in options)
+        while True:
+            rate = rng.choice((0.2, 0.5, 0.9))
+            yield tuple(rng.randrange(count) if rng.random() < rate else 0 for count in options)
 
     def tree(self, choices: Choices) -> Tree:
         """The disk in the chosen state: what can be reached from the root."""
         directory_dimensions = len(self._open_ops) if self._model == ANY_SUBSET else 1
-        entries = self._entries(choices[:directory_dimensions])
-        per_file: dict[int, list[tuple[Operation, int, list[Variant]]]] = {}
-        for (op, variants), choice in zip(self._open_writes, choices[directory_dimensions:], strict=True):
-            per_file.setdefault(op.inode, []).append((op, choice, variants))
-        found: Tree = {}
+        written = choices[directory_dimensions:]
+        if len(written) != len(self._open_writes):
+            raise ValueError(f"{len(choices)} choices for {len(self.options)} operations")
+        layout = self._layout(choices[:directory_dimensions])
+        return {path: None if inode is None else self._content(inode, written) for path, inode in layout}
+
+    def _layout(self, choices: Choices) -> list[tuple[str, int | None]]:
+        """Every path that can be reached, with the inode of a file; None for a directory."""
+        known = self._layouts.get(choices)
+        if known is not None:
+            return known
+        entries = self._entries(choices)
+        found: list[tuple[str, int | None]] = []
         pending = [(_ROOT, "")]
         while pending:
             inode, path = pending.pop()
             for name, child in entries[inode].items():
-                if child in entries:
-                    found[path + name] = None
+                is_directory = child in entries
+                found.append((path + name, None if is_directory else child))
+                if is_directory:
                     pending.append((child, f"{path}{name}/"))
-                else:
-                    found[path + name] = self._content(child, per_file.get(child, []))
+        if len(self._layouts) > _MOST_LAYOUTS:
+            self._layouts.clear()
+        self._layouts[choices] = found
         return found
 
     def _entries(self, choices: Choices) -> dict[int, dict[str, int]]:
@@ -118,10 +145,11 @@ class CrashPoint:
                 _apply_entry(entries[op.inode], op)
         return entries
 
-    def _content(self, inode: int, writes: list[tuple[Operation, int, list[Variant]]]) -> bytes:
+    def _content(self, inode: int, written: Choices) -> bytes:
         content = self._contents.get(inode, b"")
-        for op, choice, variants in writes:
-            content = _applied(content, op, variants[choice])
+        for n in self._writes_of.get(inode, ()):
+            op, variants = self._open_writes[n]
+            content = _applied(content, op, variants[written[n]])
         return content
 
 

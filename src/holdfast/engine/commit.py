@@ -4,7 +4,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.engine.attempts import check_fence
-from holdfast.engine.marks import PINNED, clear_mark, clear_marks, list_marks, set_mark
+from holdfast.engine.marks import PINNED, clear_marks, list_marks, set_mark
 from holdfast.storage.store import Store
 
 __all__ = ["abandon", "commit", "pin", "remove_checkpoint", "remove_garbage"]
@@ -46,10 +46,12 @@ def remove_checkpoint(store: Store, checkpoint_id: str, *, attempt: int | None) 
 
 
 def pin(store: Store, checkpoint_id: str, *, reason: str, clock: Clock) -> None:
-    """Keep the checkpoint whatever retention says. Under the lock: a prune that runs now sees it, or came before."""
+    """Keep the checkpoint whatever retention says; nothing where it is pinned already.
+
+    Under the lock: a prune that runs now sees the pin, or came before it.
+    """
     with store.exclusive(LOCK_DEADLINE_S):
         store.read(f"{checkpoint_id}/{MANIFEST_NAME}", MAX_MANIFEST_BYTES)  # BlobMissingError where it is gone
-        clear_mark(store, checkpoint_id, PINNED)  # a mark is never changed; a new reason is a new mark
         set_mark(store, checkpoint_id, PINNED, reason=reason, clock=clock)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
-from holdfast.core.errors import BlobMissingError, IntegrityError
+from holdfast.core.errors import BlobMissingError, FormatError, IntegrityError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.engine.blocks import BlockPool
@@ -11,6 +11,7 @@ from holdfast.engine.reading import Progress, read_leaves
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.decode import build
 from holdfast.format.manifest import Body, Manifest, decode_manifest
+from holdfast.format.memory import leaf_nbytes
 from holdfast.storage.store import Store
 
 __all__ = [
@@ -56,8 +57,14 @@ def read_manifest(source: Source, checkpoint_id: str) -> Manifest:
 
 
 def leaf_infos(body: Body) -> list[LeafInfo]:
-    """What the plans need to know of each leaf."""
-    return [LeafInfo(leaf.name, leaf.dtype, tuple(leaf.shape)) for leaf in body.leaves]
+    """What the plans need to know of each leaf. Sizes are compared here, before anybody allocates memory for them."""
+    infos = []
+    for leaf in body.leaves:
+        info = LeafInfo(leaf.name, leaf.dtype, tuple(leaf.shape))
+        if leaf_nbytes(info) != leaf.end - leaf.begin:
+            raise FormatError(f"leaf {leaf.name!r} has {leaf.end - leaf.begin} bytes, its type and shape want others")
+        infos.append(info)
+    return infos
 
 
 def fill(source: Source, manifest: Manifest, *plans: Fillable) -> None:

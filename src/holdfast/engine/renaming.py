@@ -51,7 +51,10 @@ class _Mover:
             old = next((old for old in self._rename if is_inside(child, old)), None)
             if old is not None:
                 self.used.add(old)
-                self.moved.append((self._rename[old] + child[len(old) :], item))
+                if any(other != child and is_inside(other, child) for other in self._rename):
+                    self.take(item, child)  # a more exact entry lies deeper: its parts move one by one
+                else:
+                    self.moved.append((self._rename[old] + child[len(old) :], item))
             elif any(is_inside(old, child) for old in self._rename):
                 rest = self.take(item, child)
                 # What was emptied by the move is gone, not an empty dictionary that the program lacks.

@@ -21,7 +21,7 @@ from holdfast.engine.marks import QUARANTINED, VERIFIED, set_mark
 from holdfast.engine.provenance import Drift, compare_provenance
 from holdfast.engine.randomness import restore_random
 from holdfast.engine.session import Session
-from holdfast.format.arrays import Destination
+from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.decode import Plan as BuiltPlan
 from holdfast.format.decode import build
 from holdfast.format.manifest import Body, Manifest
@@ -79,7 +79,7 @@ class TreePlan:
 def restore_session(
     session: Session,
     choice: Choice,
-    make_plan: Callable[[Body], Plan],
+    make_plan: Callable[[Body, Sequence[LeafInfo]], Plan],
     *,
     with_random: bool,
     provenance: Mapping[str, object],
@@ -95,8 +95,9 @@ def restore_session(
     def load(checkpoint: Checkpoint) -> Loaded:
         manifest = read_manifest(source, checkpoint.id)
         body = manifest.body
-        plan = make_plan(body)
-        random_plan = build(body.random, leaf_infos(body)) if with_random and body.random is not None else None
+        leaves = leaf_infos(body)
+        plan = make_plan(body, leaves)
+        random_plan = build(body.random, leaves) if with_random and body.random is not None else None
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
         on_touch()

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     note = check_note(arguments.note)
     with Run(arguments.run, writable=True) as opened:
         checkpoint = opened.choose(arguments.which, by=arguments.by, mode=arguments.mode)
-        if note or not checkpoint.pinned:
+        if not checkpoint.pinned:
             pin(opened.store, checkpoint.id, reason=note or "holdfast pin", clock=SystemClock())
     if out.json:
         out.document({"run": arguments.run, "id": checkpoint.id, "pinned": True, "note": note})
