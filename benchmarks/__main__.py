@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print tables, write JSON and a plot."""
+"""`python -m benchmarks`: measure, print tables, write them as JSON, Markdown and a plot."""
 
 import argparse
 import logging
@@ -16,6 +16,7 @@ from rich.console import Console
 
 import holdfast
 from benchmarks.machine import describe_machine
+from benchmarks.markdown import to_markdown
 from benchmarks.plots import plot
 from benchmarks.results import Report, Section
 from benchmarks.sections import command_line, history, leaves, memory, whole_state
@@ -58,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_section(console, section)
         # After each section: an interrupted run keeps what it has.
         (options.out / "latest.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    if plot(report, options.out / "latest.png"):
-        console.print(f"\nwritten: {options.out / 'latest.json'}, {options.out / 'latest.png'}", style="dim")
+        (options.out / "latest.md").write_text(to_markdown(report), encoding="utf-8")
+    drawn = plot(report, options.out / "latest.png")
+    console.print(f"\nwritten to {options.out}: latest.json, latest.md{', latest.png' if drawn else ''}", style="dim")
     return 0
 
 
@@ -83,7 +85,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, default=Path(), help="on the storage to measure (the current directory)")
     parser.add_argument("--repeat", type=int, default=None, help="repetitions of each contender (5; quick: 1)")
     parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results", help="for latest.json and latest.png"
+        "--out", type=Path, default=Path(__file__).parent / "results", help="for latest.json, .md and .png"
     )
     options = parser.parse_args(arguments)
     options.repeat = options.repeat or (1 if options.quick else 5)

@@ -33,12 +33,18 @@ class Contender(Protocol):
 class Holdfast:
     """A Checkpointer; opening the run is charged to the restore, as a restarted job pays for it."""
 
-    name = "holdfast"
     role: Role = "holdfast"
+
+    def __init__(self, *, first: bool = False) -> None:
+        """`first`: the first save of a process, which has to touch fresh memory for its buffers."""
+        self.name = "holdfast, first save" if first else "holdfast"
+        self._first = first
 
     @contextmanager
     def saving(self, state: TorchState, directory: Path) -> Iterator[Call]:
         with holdfast.Checkpointer(directory, state.objects, keep=holdfast.KEEP_ALL, on_error="raise") as ckpt:
+            if not self._first:
+                ckpt.save(step=0)
             yield lambda: _check(ckpt.save(step=1).durable)
 
     @contextmanager

@@ -69,7 +69,7 @@ def test_nothing_stays_on_the_measured_storage(quick):
     _, out, work = quick
 
     assert list(work.iterdir()) == []
-    assert {path.name for path in out.iterdir()} == {"latest.json", "latest.png"}
+    assert {path.name for path in out.iterdir()} == {"latest.json", "latest.md", "latest.png"}
 
 
 def test_an_unknown_section_is_refused_with_the_list_of_those_that_exist(tmp_path):

@@ -1,5 +1,6 @@
 """The front class: what a user sees of save, restore, keep and failure."""
 
+import enum
 import errno
 import json
 import logging
@@ -209,6 +210,39 @@ class TestDamage:
             with pytest.raises(holdfast.StateError, match="half-way"):
                 ckpt.save(step=2)
 
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_an_older_one_that_would_leave_parts_of_a_damaged_one_in_the_state_is_refused(self, tmp_path, strict):
+        make_run(tmp_path, 1)
+        with open_run(tmp_path, new_state() | {"new": np.full(1000, 7.0)}) as ckpt:
+            ckpt.restore(strict=False)
+            damaged = ckpt.save(step=2).wait()
+        flip_bit(shard_of(tmp_path, damaged), -10)
+
+        with (
+            open_run(tmp_path, new_state() | {"new": np.zeros(1000)}) as ckpt,
+            pytest.raises(holdfast.RestoreError, match=r"new: missing[^~]*must not be used"),
+        ):
+            ckpt.restore(strict=strict)
+        with open_run(tmp_path, new_state() | {"new": np.zeros(1000)}) as ckpt:
+            restored = ckpt.restore(strict=False)
+
+        assert restored.step == 1
+
+    def test_what_only_this_program_cannot_load_is_neither_quarantined_nor_passed_over(self, tmp_path):
+        def named(*members: str) -> dict[object, int]:
+            return dict.fromkeys(enum.Enum("Mode", members, module=__name__, qualname="Mode"), 0)
+
+        with open_run(tmp_path, {"counts": named("A", "B")}) as ckpt:
+            ckpt.save(step=1)
+            ckpt.save(step=2)
+
+        with open_run(tmp_path, {"counts": named("A")}) as ckpt, pytest.raises(holdfast.UnsupportedError, match="'B'"):
+            ckpt.restore()
+        with open_run(tmp_path, {"counts": named("A", "B")}) as ckpt:
+            restored = ckpt.restore()
+
+        assert restored.step == 2
+
     def test_a_swapped_shard_is_found(self, tmp_path):
         ids = make_run(tmp_path, 1, 2)
         first, second = shard_of(tmp_path, ids[0]), shard_of(tmp_path, ids[1])
@@ -220,14 +254,19 @@ class TestDamage:
             ckpt.restore()
 
 
+def crash_after_restore(path: Path, which: str | int = "latest", **options: object) -> int:
+    """The step that a program restores which dies before its next save."""
+    with pytest.raises(ZeroDivisionError), open_run(path, **options) as ckpt:
+        step = ckpt.restore(which).step
+        1 / 0  # noqa: B018
+    return step
+
+
 class TestSuspicion:
     def test_a_checkpoint_that_never_leads_anywhere_is_skipped_after_three_times(self, tmp_path, caplog):
         make_run(tmp_path, 1, 2)
 
-        steps = []
-        for _ in range(4):
-            with open_run(tmp_path) as ckpt:
-                steps.append(ckpt.restore().step)
+        steps = [crash_after_restore(tmp_path) for _ in range(4)]
 
         assert steps == [2, 2, 2, 1]
         assert "suspected" in caplog.text
@@ -235,25 +274,28 @@ class TestSuspicion:
     def test_a_newer_checkpoint_clears_the_suspicion(self, tmp_path):
         make_run(tmp_path, 1, 2)
         for step in (3, 4, 5, 6, 7):
+            assert crash_after_restore(tmp_path) == step - 1
             with open_run(tmp_path) as ckpt:
                 assert ckpt.restore().step == step - 1
                 ckpt.save(step=step)
 
-    def test_it_can_be_switched_off_or_overruled(self, tmp_path):
-        ids = make_run(tmp_path, 1, 2)
-        for _ in range(5):
-            with open_run(tmp_path, suspect_after=None) as ckpt:
+    def test_a_finished_training_that_is_started_again_is_not_suspect(self, tmp_path):
+        make_run(tmp_path, 1, 2)
+
+        for _ in range(6):
+            with open_run(tmp_path) as ckpt:
                 assert ckpt.restore().step == 2
 
-        with open_run(tmp_path) as ckpt:
-            assert ckpt.restore(ids[1]).step == 2
+    def test_it_can_be_switched_off_or_overruled(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2)
+
+        assert [crash_after_restore(tmp_path, suspect_after=None) for _ in range(5)] == [2] * 5
+        assert crash_after_restore(tmp_path, ids[1]) == 2
 
     def test_the_only_checkpoint_is_used_however_suspect(self, tmp_path):
         make_run(tmp_path, 1)
 
-        for _ in range(5):
-            with open_run(tmp_path) as ckpt:
-                assert ckpt.restore().step == 1
+        assert [crash_after_restore(tmp_path) for _ in range(5)] == [1] * 5
 
 
 class TestLineage:
@@ -269,6 +311,22 @@ class TestLineage:
         assert (restored.step, restored.note) == (2, "another way")
         assert restored.checkpoint.origin == ids[0]
         assert (tmp_path / "run" / ids[2] / "manifest.json").exists()
+
+    def test_the_tip_of_an_abandoned_branch_stays_however_often_the_job_restarts(self, tmp_path):
+        ids = make_run(tmp_path, 10, 20, 30, 40)
+        with open_run(tmp_path) as ckpt:
+            ckpt.restore(20)
+            ckpt.save(step=30)
+
+        for _start in range(5):
+            with open_run(tmp_path) as ckpt:
+                step = ckpt.restore().step
+                for _ in range(4):
+                    step += 10
+                    ckpt.save(step=step)
+
+        assert (tmp_path / "run" / ids[3] / "manifest.json").exists()
+        assert not (tmp_path / "run" / ids[2]).exists()
 
     def test_a_rollback_in_the_same_process_begins_a_new_attempt(self, tmp_path):
         state = new_state()
@@ -461,6 +519,23 @@ class TestKeep:
 
         assert steps_on_disk(tmp_path) == [1, 4]
 
+    def test_the_best_stays_also_after_a_rollback_behind_it(self, tmp_path):
+        make_run(tmp_path, 1, 2, 3)
+        with open_run(tmp_path, keep=holdfast.keep(last=1, best=1, by="loss")) as ckpt:
+            ckpt.restore(2)
+            for step in (3, 4, 5):
+                ckpt.save(step=step, metrics={"loss": 10.0})
+
+            assert ckpt.restore("best", by="loss").metrics == {"loss": 1 / 3}
+
+    def test_a_misspelt_metric_costs_nothing_and_is_said(self, tmp_path, caplog):
+        with open_run(tmp_path, keep=holdfast.keep(last=1, best=1, by="los")) as ckpt:
+            for step in (1, 2, 3):
+                ckpt.save(step=step, metrics={"loss": 1.0})
+
+        assert steps_on_disk(tmp_path) == [1, 2, 3]
+        assert caplog.text.count("no checkpoint has the metric 'los'") == 1
+
     def test_a_pinned_one_stays_and_a_dry_run_says_why(self, tmp_path):
         with open_run(tmp_path, keep=holdfast.keep(last=1)) as ckpt:
             ckpt.save(step=1)
@@ -514,7 +589,12 @@ class TestBadInput:
             {"suspect_after": 0},
             {"suspect_after": "3"},
             {"tags": "abc"},
+            {"tags": 3},
+            {"workers": 0},
+            {"workers": "two"},
+            {"hyperparameters": 3},
             {"hyperparameters": {"f": print}},
+            {"hyperparameters": {"seed": 1 << 20_000}},
             {"kepp": 3},
         ],
     )
@@ -524,7 +604,9 @@ class TestBadInput:
 
         assert not (tmp_path / "run").exists()
 
-    @pytest.mark.parametrize("state", [{"a": 3}, {"a": (1, 2)}, {"a": "text"}, {"tree": {}}, {3: {}}, {"a": object()}])
+    @pytest.mark.parametrize(
+        "state", [{"a": 3}, {"a": (1, 2)}, {"a": "text"}, {"tree": {}}, {3: {}}, {"a": object()}, "abc"]
+    )
     def test_state_that_could_never_be_restored_is_refused_before_anything_is_made(self, tmp_path, state):
         with pytest.raises((holdfast.UsageError, holdfast.StateError)):
             open_run(tmp_path, state)
@@ -539,6 +621,13 @@ class TestBadInput:
             {"step": 1, "epoch": "x"},
             {"step": 1, "metrics": {"a": "b"}},
             {"step": 1, "note": 7},
+            {"step": 1, "tags": "abc"},
+            {"step": 1, "tags": 3},
+            {
+                "step": 1,
+                "metrics": {"\N{SNOWMAN}" * 97 + f"{number:03}": 1.0 for number in range(200)},
+                "note": "\0" * 4000,
+            },
             {"step": 1, "metricks": {}},
         ],
     )
@@ -566,6 +655,20 @@ class TestBadInput:
         with open_run(tmp_path, state) as ckpt, pytest.raises(holdfast.StateError, match=r"a\.b\.c"):
             ckpt.save(step=1)
 
+    @pytest.mark.parametrize("path", [None, 3, b"run", "", "a\0b"])
+    def test_what_is_no_path_is_refused(self, path):
+        with pytest.raises(holdfast.UsageError, match="path"):
+            holdfast.Checkpointer(path)
+        with pytest.raises(holdfast.UsageError, match="path"):
+            holdfast.load(path)
+
+    @pytest.mark.parametrize("arguments", [{"rename": "w"}, {"rename": {"w": 3}}, {"which": "9" * 5000}])
+    def test_restores_that_make_no_sense_are_refused(self, tmp_path, arguments):
+        make_run(tmp_path, 1)
+
+        with open_run(tmp_path) as ckpt, pytest.raises((holdfast.UsageError, holdfast.NoCheckpointError)):
+            ckpt.restore(**arguments)
+
     def test_a_file_in_the_place_of_the_run_is_refused(self, tmp_path):
         (tmp_path / "run").write_text("mine")
 
@@ -584,6 +687,19 @@ class TestBadInput:
             open_run(tmp_path)
 
         assert sorted(str(p) for p in (tmp_path / "run").rglob("*")) == before
+
+    def test_a_model_in_the_place_of_a_mapping_is_refused_with_the_hint(self, tmp_path):
+        with pytest.raises(holdfast.UsageError, match='"model": model'):
+            open_run(tmp_path, np.zeros(3))
+
+    def test_a_run_whose_marker_was_deleted_goes_on(self, tmp_path, caplog):
+        make_run(tmp_path, 1)
+        (tmp_path / "run" / "holdfast.json").unlink()
+
+        with open_run(tmp_path) as ckpt:
+            assert ckpt.restore().step == 1
+
+        assert "all checkpoints agree" in caplog.text
 
     def test_a_closed_one_is_of_no_use(self, tmp_path):
         ckpt = open_run(tmp_path)
@@ -681,6 +797,14 @@ class TestFunctional:
 
         assert tree["progress"] == {"step": 1}
         assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+    def test_a_named_checkpoint_that_is_damaged_is_not_replaced_by_another(self, tmp_path):
+        ids = make_run(tmp_path, 1, 2)
+        flip_bit(shard_of(tmp_path, ids[1]), 5000)
+
+        for which in (2, ids[1]):
+            with pytest.raises(holdfast.RestoreError, match="chunk 0 differs"):
+                holdfast.load(tmp_path / "run", which)
 
     def test_an_empty_run_has_nothing_to_load(self, tmp_path):
         open_run(tmp_path).close()

@@ -26,6 +26,7 @@ PUBLIC = [
     "StateMismatchError",
     "FormatError",
     "FormatVersionError",
+    "UnsupportedError",
     "IntegrityError",
     "NoCheckpointError",
     "RestoreError",

@@ -7,7 +7,7 @@ from benchmarks.measure import timed
 from benchmarks.results import Section, at_most, row
 from benchmarks.setting import Setting
 
-__all__ = ["run", "save_many"]
+__all__ = ["run", "save_many", "small_run"]
 
 _COUNTS = (10, 100, 1_000)
 _QUICK_COUNTS = (2, 5)
@@ -25,7 +25,7 @@ def run(setting: Setting) -> Section:
         with small_run(str(setting.directory / f"kept-{count}"), holdfast.keep(last=count)) as ckpt:
             save_many(ckpt, count)
             times_s = [timed(lambda step=count + i: ckpt.save(step=step)).wall_s for i in range(saves)]
-        rows.append(row(f"{count:,} kept", "holdfast", "holdfast", times_s, items=1))
+        rows.append(row(f"{count:,} kept", "holdfast", "holdfast", times_s))
     growth = rows[-1].median_s / rows[0].median_s
     return Section(
         name="history",

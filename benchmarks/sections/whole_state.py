@@ -19,7 +19,7 @@ _TARGET = 0.8
 def run_save(setting: Setting) -> Section:
     """Durable synchronous saves of a transformer with its Adam moments."""
     state = _state(setting)
-    contenders = [Holdfast(), RawWrite(1), RawWrite(2), TorchSave(), Safetensors(), Dcp()]
+    contenders = [Holdfast(), Holdfast(first=True), RawWrite(1), RawWrite(2), TorchSave(), Safetensors(), Dcp()]
 
     def measure(contender: Contender) -> Sample:
         directory = setting.directory / "save"

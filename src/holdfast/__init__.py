@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StateError,
         StateMismatchError,
         StorageError,
+        UnsupportedError,
         UsageError,
     )
     from holdfast.engine.outcome import PendingCheckpoint, Restored
@@ -60,6 +61,7 @@ __all__ = [
     "StateMismatchError",
     "FormatError",
     "FormatVersionError",
+    "UnsupportedError",
     "IntegrityError",
     "NoCheckpointError",
     "RestoreError",

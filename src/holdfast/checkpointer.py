@@ -15,6 +15,7 @@ from holdfast.core.errors import (
     RestoreError,
     SaveFailedError,
     StateError,
+    UnsupportedError,
     UsageError,
 )
 from holdfast.core.values import Checkpoint
@@ -78,7 +79,9 @@ class Checkpointer:
             raise UsageError(f"on_error is {on_error!r}, expected 'warn' or 'raise'")
         if suspect_after is not None and check_count("suspect_after", suspect_after) < 1:
             raise UsageError("suspect_after is 0, expected None or at least 1")
-        self._state = dict(state or {})
+        if workers is not None and check_count("workers", workers) < 1:
+            raise UsageError("workers is 0, expected None or at least 1")
+        self._state = _mapping("state", state)
         check_restorable(self._state)
         if TREE_NAME in self._state:
             raise UsageError(f"the name {TREE_NAME!r} is taken: it is where save(tree=...) goes", hint="rename it")
@@ -86,7 +89,7 @@ class Checkpointer:
         self._on_error = on_error
         self._random = random
         self._pickle = pickle
-        self._hyperparameters = check_hyperparameters(dict(hyperparameters or {}))
+        self._hyperparameters = check_hyperparameters(_mapping("hyperparameters", hyperparameters))
         self._tags = check_tags(tags)
         self._suspect_after = suspect_after
         self._provenance = collect_provenance()
@@ -96,7 +99,7 @@ class Checkpointer:
         self._touched = False
         self._last: PendingCheckpoint | None = None
         real_clock = clock or SystemClock()
-        store = PosixStore(os.fspath(run), create=True, files=files, clock=real_clock)
+        store = PosixStore(run, create=True, files=files, clock=real_clock)
         try:
             self._session = Session(
                 store, real_clock, takeover=takeover, fresh=fresh, workers=workers or default_workers()
@@ -130,7 +133,7 @@ class Checkpointer:
                 epoch=None if epoch is None else check_count("epoch", epoch),
                 metrics=check_metrics(metrics),
                 note=check_note(note),
-                tags=check_tags((*self._tags, *tags)),
+                tags=check_tags((*self._tags, *check_tags(tags))),
                 hyperparameters=self._hyperparameters,
                 provenance=self._provenance,
             )
@@ -141,7 +144,7 @@ class Checkpointer:
                 # Inside: it reads the catalogue, and a storage that fails there must not end the job either (I7).
                 self._session.check_continues()
                 checkpoint = save_encoded(self._session, encoded, document, self._keep)
-            except (FencedError, UsageError):
+            except (FencedError, UsageError, StateError):
                 raise
             except HoldfastError as error:
                 self._report_failure(pending, error)
@@ -225,18 +228,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Let the run go; SaveFailedError where the last checkpoint did not become durable (I8)."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            if os.getpid() == self._pid:
-                self._session.journal.record("closed")
-                self._session.close()
-            if self._last is not None and self._last.error is not None:
-                raise SaveFailedError(
-                    f"the last checkpoint (step {self._last.step}) did not become durable: {self._last.error.message}",
-                    hint=self._last.error.hint,
-                ) from self._last.error
+        self._close(clean=True)
 
     def __enter__(self) -> Self:
         return self
@@ -245,12 +237,26 @@ class Checkpointer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close()
+            self._close(clean=error is None)
         except SaveFailedError as failure:
             if error is None:
                 raise
             # The program's own exception matters more; this one is said, not lost (I8).
             _log.error("%s", failure)
+
+    def _close(self, *, clean: bool) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if os.getpid() == self._pid:
+                self._session.journal.record("closed", clean=clean)
+                self._session.close()
+            if self._last is not None and self._last.error is not None:
+                raise SaveFailedError(
+                    f"the last checkpoint (step {self._last.step}) did not become durable: {self._last.error.message}",
+                    hint=self._last.error.hint,
+                ) from self._last.error
 
     def _restore(self, choice: Choice, make_plan: Callable[[Body, Sequence[LeafInfo]], Plan]) -> Loaded | None:
         with self._lock, collector_paused():
@@ -263,9 +269,10 @@ class Checkpointer:
                     with_random=self._random,
                     provenance=self._provenance,
                     hyperparameters=self._hyperparameters,
+                    is_touched=lambda: self._touched,
                     on_touch=self._note_touch,
                 )
-            except RestoreError as error:
+            except (RestoreError, UnsupportedError) as error:
                 if not self._touched:
                     raise
                 raise RestoreError(
@@ -317,6 +324,12 @@ class Checkpointer:
                 "a restore failed half-way, so the state in memory is neither old nor new; it is not saved",
                 hint="restore another checkpoint, or start the program again",
             )
+
+
+def _mapping(what: str, given: Mapping[str, object] | None) -> dict[str, object]:
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"{what} is {type(given).__name__}, expected a mapping", hint='for example {"model": model}')
+    return dict(given or {})
 
 
 def _refuse_unknown(what: str, unknown: Mapping[str, object]) -> None:

@@ -134,16 +134,32 @@ def test_an_interrupt_is_quiet_and_says_so_in_the_exit_status(run, holdfast_comm
     assert "Traceback" not in answer.err
 
 
-def test_a_reader_that_goes_away_causes_no_noise(run):
-    command = [sys.executable, "-m", "holdfast", "show", str(run), "--json"]
+@pytest.mark.parametrize("arguments", ["--help", "--version", "ls {run}", "show {run} --json", "show missing --json"])
+def test_a_reader_that_goes_away_causes_no_noise(run, arguments):
+    command = [sys.executable, "-m", "holdfast", *arguments.format(run=run).split()]
     reading, writing = os.pipe()
     os.close(reading)
 
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _SOURCE})
     os.close(writing)
 
-    assert done.stderr == b""
+    assert b"Traceback" not in done.stderr
+    assert b"ignored" not in done.stderr
     assert done.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "ls {run}", "show {run} --json"])
+@pytest.mark.parametrize(("output", "code"), [("> /dev/full", 6), (">&-", 0)])
+def test_an_output_that_cannot_be_written_is_no_fault_of_our_own(run, arguments, output, code):
+    script = f"{sys.executable} -m holdfast {arguments.format(run=run)} {output}"
+
+    done = subprocess.run(
+        ["sh", "-c", script], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": _SOURCE}
+    )
+
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "unexpected" not in done.stderr
 
 
 def test_every_error_of_ours_has_an_exit_code_of_the_table():

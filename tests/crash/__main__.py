@@ -64,11 +64,12 @@ def main(arguments: list[str]) -> int:
     summary["mutants"] = summary["mutants_caught"] = 0
     if "mutants" in only:
         begin_s = time.monotonic()
-        summary["mutants"], summary["mutants_caught"], escaped = catch_all()
+        summary["mutants"], summary["mutants_caught"], verdicts = catch_all()
         print(
             f"mutants ({time.monotonic() - begin_s:.0f} s): {summary['mutants_caught']} of {summary['mutants']} caught"
         )
-        print(*(f"  {line}" for line in escaped), sep="\n")
+        for verdict in verdicts:
+            print(f"  {verdict[:200]}")
     print(json.dumps(summary), flush=True)
     return int(summary["violations"] > 0 or summary["mutants"] != summary["mutants_caught"])
 

@@ -50,7 +50,7 @@ def explore(
     `first_only` ends at the first violation: enough to know that a mutant is one.
     """
     # Some sequences have few states; what they leave over is spread over the others.
-    share = -(-wanted * 14 // (10 * len(sequences) * len(MODELS)))
+    share = -(-wanted * 11 // (10 * len(sequences) * len(MODELS)))
     _checked.value = _violated.value = 0
     tasks = [_Task(name, model, share, seed, first_only) for name in sequences for model in MODELS]
     progress = Progress("crash states", wanted)

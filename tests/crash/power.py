@@ -61,12 +61,12 @@ def cut_many(wanted: int, *, seed: int) -> Outcome:
         rng = random.Random(f"{seed} {layout}")
         with LoopImage(layout) as image, small_and_fast():
             promise = _Promise()
-            for turn in range(share):
+            for turn in range(share + 1):  # what a cut did shows at the next turn; the last one is not counted
                 moment = _MOMENTS[turn % len(_MOMENTS)]
                 promise, problem = _one_cut(image, moment, promise, rng)
                 if problem:
                     violations.append(f"{layout}, cut {turn} {moment} (seed {seed}): {problem}")
-                cuts += 1
+                cuts += turn > 0
                 image.power_on_again()
                 progress.show(cuts, len(violations))
     return Outcome(cuts, violations)

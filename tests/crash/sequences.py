@@ -200,13 +200,13 @@ def record(name: str) -> Recorded:
 
 
 SEQUENCES: dict[str, tuple[Callable[[Life], None], int]] = {
-    "first save": (_first_save, 40),
+    "first save": (_first_save, 3000),
     "several saves": (_several_saves, 3000),
-    "save and prune": (_save_and_prune, 600),
-    "takeover of a dead attempt": (_takeover, 600),
-    "damage, fallback, save, prune": (_repair, 600),
-    "pin and unpin": (_pin_and_unpin, 600),
-    "remove by hand": (_remove, 600),
-    "zombie of an older attempt": (_zombie, 600),
+    "save and prune": (_save_and_prune, 1600),
+    "takeover of a dead attempt": (_takeover, 1600),
+    "damage, fallback, save, prune": (_repair, 1600),
+    "pin and unpin": (_pin_and_unpin, 1600),
+    "remove by hand": (_remove, 1600),
+    "zombie of an older attempt": (_zombie, 1600),
 }
 """Name to what happens, and how many floats the state has (512 of them are one block)."""

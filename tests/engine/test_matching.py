@@ -438,6 +438,27 @@ def test_a_failing_load_state_dict_says_which_object_and_that_the_state_is_partl
         load(stored, {"o": Failing()})
 
 
+@pytest.mark.parametrize("zeros", [np.zeros, torch.zeros])
+def test_an_object_that_clears_itself_before_it_loads_gets_its_values_all_the_same(zeros):
+    class Meter:
+        def __init__(self):
+            self.total = zeros(3)
+
+        def state_dict(self):
+            return {"total": self.total}
+
+        def load_state_dict(self, state):
+            self.total[:] = 0
+            self.total += state["total"]
+
+    saved, meter = Meter(), Meter()
+    saved.total += 5
+
+    load(store({"meter": saved}), {"meter": meter})
+
+    assert meter.total.tolist() == [5.0, 5.0, 5.0]
+
+
 def test_accelerator_like_tensors_are_loaded_through_a_buffer():
     saved = torch.tensor([1 + 2j, 3 + 4j])
     stored = store({"c": saved})

@@ -79,7 +79,8 @@ def test_a_truncated_shard_is_said_to_be_too_short(saved):
     (damage,) = verify_checkpoint(source, checkpoint).damage
 
     assert "has 5000 bytes, the manifest says" in damage.what
-    assert damage.leaves == ("model.a", "model.b", "model.c")
+    # After them the state of torch's generator, where another test has loaded torch.
+    assert damage.leaves[:3] == ("model.a", "model.b", "model.c")
 
 
 def test_a_missing_shard_is_said_to_be_missing(saved):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from holdfast.core.errors import FormatError, FormatVersionError, IntegrityError
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import Checkpoint, Fork
 from holdfast.format.head import decode_head, encode_head, head_lines, split_head
 
 ID = "000001200-e003-20261115T184201Z-a0002"
@@ -29,6 +29,7 @@ def checkpoint(**changes: object) -> Checkpoint:
         "note": "first try – mit Ümlaut\nand a line",
         "tags": ("a", "b"),
         "pickle": False,
+        "forks": (Fork(2, "000000900-e002-20261115T164201Z-a0001"), Fork(1, None)),
     }
     return Checkpoint(**{**fields, **changes})
 
@@ -99,6 +100,9 @@ def test_a_newer_format_is_named_and_refused():
         (b'"note":"first', b'"note":7,"n":"first'),
         (b'"tags":["a","b"]', b'"tags":[1]'),
         (b'"pickle":false', b'"pickle":null'),
+        (b'"forks":[[2,', b'"forks":[[2],[2,'),
+        (b'"forks":[[2,', b'"forks":[[-2,'),
+        (b",null]]", b',"x"]]'),
         (b'"seq":5,', b""),
         (b'"parent":null', b'"parent":"../../etc/passwd"'),
     ],

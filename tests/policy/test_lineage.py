@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.core.errors import NoCheckpointError, UsageError
+from holdfast.core.values import Fork
 from holdfast.policy.lineage import ABANDONED, LIVE, abandoned_tips, branches, choose, in_order, live_line
 
 
@@ -253,10 +254,21 @@ def test_nan_is_never_best_and_of_equals_the_newer_wins(make):
     assert choose(run, "best", mode="max")[0].step == 3
 
 
-def test_best_looks_at_the_live_line_first(make, rolled_back):
+def test_the_best_is_the_best_also_on_an_abandoned_branch(make, rolled_back):
     scored = [c._replace(metrics={"loss": 1.0 / c.step}) for c in rolled_back]
 
-    assert _steps(choose(scored, "best"))[0] == (2, 400)
+    assert _steps(choose(scored, "best"))[0] == (1, 500)
+
+
+def test_a_fork_is_remembered_when_the_attempt_that_made_it_is_gone(make):
+    old = [make(attempt=1, step=step) for step in (10, 20, 40)]
+    forks = (Fork(2, old[1].id),)
+    newest = make(attempt=3, step=100)._replace(forks=forks, origin="000000090-e000-20260101T000000Z-a0002")
+
+    assert live_line([*old, newest]) == {old[0].id, old[1].id, newest.id}
+    assert live_line([*old, newest._replace(forks=())]) == {*(c.id for c in old), newest.id}
+    assert live_line([*old, newest._replace(forks=(Fork(2, None),))]) == {newest.id}
+    assert live_line(old, attempt=3, origin=old[1].id, forks=forks) == {old[0].id, old[1].id}
 
 
 def test_best_needs_one_metric_or_a_name(make):

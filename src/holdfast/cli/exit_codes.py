@@ -15,7 +15,7 @@ from holdfast.core.errors import (
     UsageError,
 )
 
-__all__ = ["BROKEN_PIPE", "EXIT_CODES", "INTERRUPTED", "NO", "OK", "UNEXPECTED", "USAGE", "code_of"]
+__all__ = ["BROKEN_PIPE", "EXIT_CODES", "NO", "OK", "STORAGE", "UNEXPECTED", "USAGE", "code_of"]
 
 OK = 0
 NO = 1
@@ -30,7 +30,7 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done; or the answer is yes: intact, equal, no problems",
-    NO: "the answer is no: damaged, different, problems found, or not confirmed",
+    NO: "the answer is no: damaged, different, problems found, refused, or not confirmed",
     USAGE: "the command line makes no sense; nothing was changed",
     MISSING: "there is no such run, checkpoint or file, or it is not one that may be used",
     DAMAGED: "data that cannot be read for what it should be: damaged, of a newer format, or not convertible",

@@ -2,15 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from holdfast.cli.table import terminal_width
 from holdfast.core.errors import UsageError
 
-__all__ = ["add_choice", "add_run", "add_yes", "make_parser"]
+__all__ = ["add_best", "add_choice", "add_run", "add_yes", "make_parser", "whole"]
 
 _HELP_WIDTH = 120
+_MAX_DIGITS = 18  # as of a step
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -51,19 +52,30 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's directory")
 
 
-def add_choice(parser: argparse.ArgumentParser, *, default: str | None = None, several: bool = False) -> None:
-    """WHICH, with the metric for `best`."""
-    about = "step, `latest`, `best`, id or its beginning" + (f" (default: {default})" if default else "")
-    if several:
-        parser.add_argument("which", metavar="WHICH", nargs="+", help=about)
-    elif default is not None:
-        parser.add_argument("which", metavar="WHICH", nargs="?", default=default, help=about)
-    else:
-        parser.add_argument("which", metavar="WHICH", help=about)
-    parser.add_argument("--by", metavar="METRIC", help="the metric for `best`")
-    parser.add_argument("--mode", choices=("min", "max"), default="min", help="whether small or large is best")
+def add_choice(parser: argparse.ArgumentParser, *, optional: bool = False, several: bool = False) -> None:
+    """WHICH, with the metric for `best`. Where it is optional and not given, it is None."""
+    about = "step, `latest`, `best`, id or its beginning" + (" (default: latest)" if optional else "")
+    parser.add_argument("which", metavar="WHICH", nargs="+" if several else "?" if optional else None, help=about)
+    add_best(parser)
+
+
+def add_best(parser: argparse.ArgumentParser, *, for_what: str = "`best`") -> None:
+    """--by and --mode. `cli.runs.best_of` reads them."""
+    parser.add_argument("--by", metavar="METRIC", help=f"the metric for {for_what}")
+    parser.add_argument("--mode", choices=("min", "max"), help="whether small or large is best (default: min)")
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """--yes."""
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask; needed where nobody can be asked")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """The type of an option: a whole number of at least that much."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return parse

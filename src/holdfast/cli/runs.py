@@ -1,16 +1,13 @@
-"""From what was typed to a run and a checkpoint of it. Light: `holdfast ls` starts with this."""
+"""From what was typed to an open run. Light: `holdfast ls` starts with this."""
 
 import os
-from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from holdfast.core.errors import NoCheckpointError, UsageError
+from holdfast.core.errors import UsageError
 from holdfast.core.names import MARKER_NAME, parse_checkpoint_id
-from holdfast.core.values import Checkpoint
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.identity import identify
-from holdfast.policy.lineage import choose, live_line
 from holdfast.storage.posix import PosixStore
 
 __all__ = ["Place", "Run", "find_runs", "parse_place"]
@@ -39,10 +36,6 @@ class Run:
         """What it holds now."""
         return read_catalog(self.store, self.run_id)
 
-    def choose(self, which: str, *, by: str | None = None, mode: str = "min") -> Checkpoint:
-        """The one checkpoint that is meant."""
-        return pick(self.catalog().checkpoints, which, by=by, mode=mode, where=self.path)
-
     def __enter__(self) -> "Run":
         return self
 
@@ -50,21 +43,6 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.store.close()
-
-
-def pick(
-    checkpoints: Sequence[Checkpoint], which: str, *, where: str, by: str | None = None, mode: str = "min"
-) -> Checkpoint:
-    """The checkpoint that is meant; errors name the run."""
-    try:
-        return choose(checkpoints, which, by=by, mode=mode)[0]
-    except NoCheckpointError as error:
-        # A person may want to look at a quarantined one by its step; only restoring must not take it.
-        named = [c for c in checkpoints if which.isdecimal() and c.step == int(which)]
-        live = live_line(checkpoints)
-        if named:
-            return ([c for c in named if c.id in live] or named)[-1]
-        raise NoCheckpointError(f"{where}: {error.message}", hint=error.hint.replace(" RUN", f" {where}")) from error
 
 
 def parse_place(text: str) -> Place:

@@ -39,7 +39,8 @@ def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
 
 def describe(checkpoint: Checkpoint, states: States) -> dict[str, object]:
     """The checkpoint for a JSON document."""
-    return {**checkpoint._asdict(), "metrics": dict(checkpoint.metrics), "states": list(states)}
+    forks = [fork._asdict() for fork in checkpoint.forks]
+    return {**checkpoint._asdict(), "metrics": dict(checkpoint.metrics), "forks": forks, "states": list(states)}
 
 
 def _latest(checkpoints: Sequence[Checkpoint]) -> str:

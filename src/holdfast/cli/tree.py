@@ -1,21 +1,29 @@
-"""A saved tree as an indented list: alike parts once, large parts closed, each with what it weighs."""
+"""A saved tree as an indented list: alike parts once, large parts closed, each with what it weighs.
 
-from collections.abc import Iterable, Iterator
+What fits a screen is opened: first the program's own containers, which people know by name, then what objects say of
+themselves in a `state_dict`; the private fields of those are one line.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from holdfast.cli.words import count, size
 
-__all__ = ["Branch", "Item", "grow", "tree_lines"]
+__all__ = ["Branch", "Item", "Steps", "grow", "tree_lines"]
 
 _LINES_WANTED = 40
 _PARTS_OPENED = 20
 """A part that would take more lines than this stays closed, unless a depth is given."""
+_PRIVATE = "private fields"
+
+
+Steps = tuple[str, ...]
 
 
 class Item(NamedTuple):
     """Something at the end of a path."""
 
-    steps: tuple[str, ...]
+    steps: Steps
     text: str
     """What it is: `float32[64, 128]`, or a plain value."""
     size_bytes: int
@@ -32,7 +40,16 @@ class Branch:
         self.size_bytes = 0
         self.arrays = 0
         self.values = 0
+        self.is_object = False
+        """Whether this is the `state_dict` of an object."""
+        self.stays_closed = False
         self._signature: tuple[object, ...] | None = None
+
+    def add(self, other: "Branch") -> None:
+        """Count the other's contents as its own."""
+        self.size_bytes += other.size_bytes
+        self.arrays += other.arrays
+        self.values += other.values
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -51,8 +68,8 @@ class _Row(NamedTuple):
     part: Branch
 
 
-def grow(items: Iterable[Item]) -> Branch:
-    """The tree of these items."""
+def grow(items: Iterable[Item], objects: Collection[Steps] = ()) -> Branch:
+    """The tree of these items. `objects` are the places where an object's `state_dict` begins."""
     root = Branch()
     for item in items:
         branch = root
@@ -62,11 +79,19 @@ def grow(items: Iterable[Item]) -> Branch:
             branch.arrays += item.is_array
             branch.values += not item.is_array
         branch.text, branch.is_array = item.text, item.is_array
+    for steps in objects:
+        found: Branch | None = root
+        for step in steps:
+            found = found.parts.get(step) if found is not None else None
+        if found is not None:
+            found.is_object = True
     return root
 
 
 def tree_lines(root: Branch, *, depth: int | None = None) -> list[tuple[str, str]]:
     """(what, weight) for each line; without a depth, opened as far as fits on a screen."""
+    if depth is None:
+        _fold_private(root)
     opened = _to_depth(root, depth) if depth is not None else _to_screen(root)
     return list(_lines(root, opened, 0))
 
@@ -80,17 +105,35 @@ def _to_depth(root: Branch, depth: int) -> set[int]:
 
 
 def _to_screen(root: Branch) -> set[int]:
-    """Level by level, what still fits."""
-    opened, level, lines = {id(root)}, [root], len(_rows(root))
-    while level:
-        below = [row.part for branch in level if id(branch) in opened for row in _rows(branch) if row.part.parts]
-        for branch in below:
-            more = len(_rows(branch))
-            if more <= _PARTS_OPENED and lines + more <= _LINES_WANTED:
-                opened.add(id(branch))
-                lines += more
-        level = below
+    """Level by level, what still fits: the program's own containers first, then objects."""
+    opened, lines = {id(root)}, len(_rows(root))
+    for of_objects in (False, True):
+        level = [root]
+        while level:
+            below = [row.part for branch in level if id(branch) in opened for row in _rows(branch) if row.part.parts]
+            level = [branch for branch in below if of_objects or not branch.is_object]
+            for branch in level:
+                more = len(_rows(branch))
+                fits = more <= _PARTS_OPENED and lines + more <= _LINES_WANTED
+                if fits and id(branch) not in opened and not branch.stays_closed:
+                    opened.add(id(branch))
+                    lines += more
     return opened
+
+
+def _fold_private(branch: Branch, *, inside_object: bool = False) -> None:
+    """Put the private fields of objects into one part that stays closed. Arrays are never hidden by their names."""
+    inside_object = inside_object or branch.is_object
+    for part in branch.parts.values():
+        _fold_private(part, inside_object=inside_object)
+    private = [name for name, part in branch.parts.items() if name.startswith("_") and not part.arrays]
+    if inside_object and 1 < len(private) < len(branch.parts):
+        folded = Branch()
+        folded.stays_closed = True
+        folded.parts = {name: branch.parts.pop(name) for name in private}
+        for part in folded.parts.values():
+            folded.add(part)
+        branch.parts[_PRIVATE] = folded
 
 
 def _lines(branch: Branch, opened: set[int], level: int) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ HoldfastError
 ├── StateMismatchError (ValueError)    program and checkpoint differ; nothing was loaded
 ├── FormatError (ValueError)           bytes that are not what the format says
 │   ├── FormatVersionError             written by a newer holdfast
+│   ├── UnsupportedError               intact, but this program or machine lacks what it takes to load it
 │   └── IntegrityError                 a digest or a size differs: damaged
 ├── NoCheckpointError (LookupError)    nothing there by that name or rule
 ├── RestoreError (RuntimeError)        checkpoints exist and none can be used (I12)
@@ -37,6 +38,7 @@ __all__ = [
     "StateError",
     "StateMismatchError",
     "StorageError",
+    "UnsupportedError",
     "UsageError",
     "printable",
 ]
@@ -82,6 +84,10 @@ class FormatError(HoldfastError, ValueError):
 
 class FormatVersionError(FormatError):
     """Written by a newer holdfast than this one."""
+
+
+class UnsupportedError(FormatError):
+    """The bytes are as they were written, but this program or machine lacks what it takes to load them."""
 
 
 class IntegrityError(FormatError):

@@ -5,6 +5,7 @@ __all__ = [
     "CHUNK_BYTES",
     "MAX_CHUNK_BYTES",
     "MAX_DEPTH",
+    "MAX_FORKS",
     "MAX_HEAD_BYTES",
     "MAX_LEAVES",
     "MAX_MANIFEST_BYTES",
@@ -24,8 +25,8 @@ PAGE_BYTES = 4096
 # copying it into place cost one trip to memory. Writes go in larger blocks.
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 256 << 20
-# One direct write; larger ones are no faster.
-BLOCK_BYTES = 8 << 20
+# One direct write. Larger ones are no faster; with smaller ones a fast disk waits for a busy machine to start the next.
+BLOCK_BYTES = 16 << 20
 
 MAX_NAME_BYTES = 200  # a path component; ext4 and most others allow 255, we append suffixes
 MAX_HEAD_BYTES = 64 << 10
@@ -41,3 +42,4 @@ MAX_NDIM = 64  # numpy's own limit
 MAX_METRICS = 200
 MAX_NOTE_CHARS = 4000
 MAX_TAGS = 50
+MAX_FORKS = 200  # rollbacks that a line remembers; the oldest are forgotten first

@@ -3,10 +3,18 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Checkpoint", "CheckpointName"]
+__all__ = ["Checkpoint", "CheckpointName", "Fork"]
 
 CheckpointName = str
 """The name of a checkpoint's directory, as `core.names.CheckpointId` spells it."""
+
+
+class Fork(NamedTuple):
+    """A rollback: the attempt went on from the origin, and what came after the origin before it was left behind."""
+
+    attempt: int
+    origin: CheckpointName | None
+    """None for an attempt that started over on purpose."""
 
 
 class Checkpoint(NamedTuple):
@@ -37,3 +45,5 @@ class Checkpoint(NamedTuple):
     """All its bytes were read back and matched their digests at least once."""
     quarantined: str = ""
     """Why it must not be used; empty for a good one."""
+    forks: "tuple[Fork, ...]" = ()
+    """Where its line left others behind, oldest first."""

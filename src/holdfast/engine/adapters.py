@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import StateError, UsageError
 from holdfast.format.arrays import Carrier
 from holdfast.format.carriers import Refused, array_kind, inspect_array
 from holdfast.format.dtypes import DtypeName
-from holdfast.format.encode import is_stateful
+from holdfast.format.encode import encode_state, is_stateful
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import generator_kind
 from holdfast.format.paths import join, join_index
@@ -21,6 +21,7 @@ from holdfast.format.paths import join, join_index
 __all__ = [
     "TargetMemory",
     "check_restorable",
+    "copies_into_own",
     "find_restorable",
     "is_mutable",
     "is_optimizer",
@@ -33,6 +34,11 @@ __all__ = [
 _CONTAINERS = (list, tuple, collections.deque)
 _MUTABLE = (list, set, bytearray, collections.deque, dict, collections.OrderedDict, collections.defaultdict)
 _WRAP = 'put it into a dict, which is filled in place: {"config": {"lr": lr}}'
+_FOR_OBJECTS = "give it state_dict and load_state_dict, or put what changes in it into the state instead"
+_FOR_LOADERS = (
+    "put what its order is made of into the state (a generator, or the permutation and the position in it), "
+    "or use a loader with state_dict: see docs/how-to/data-order.md"
+)
 
 
 class TargetMemory(NamedTuple):
@@ -52,7 +58,7 @@ def check_restorable(state: Mapping[str, object]) -> None:
             raise UsageError(f"the state has the name {name!r}, expected text", hint='use names: {"model": model}')
         reason = _why_not(value)
         if reason:
-            raise UsageError(f"{name}: {reason}, so it could not be restored in place", hint=_WRAP)
+            raise UsageError(f"{name}: {reason}, so it could not be restored in place", hint=_hint_for(value))
 
 
 def target_memory(value: Any) -> TargetMemory | Refused:
@@ -81,6 +87,15 @@ def is_optimizer(value: object) -> bool:
     """Whether it is one of torch's, whose state has a slot for each parameter once that was updated."""
     torch = loaded("torch")
     return torch is not None and isinstance(value, torch.optim.Optimizer)
+
+
+def copies_into_own(owner: object) -> bool:
+    """Whether load_state_dict is torch's own, which does no harm where it is handed the object's own memory."""
+    torch = loaded("torch")
+    if torch is None or "load_state_dict" in getattr(owner, "__dict__", ()):
+        return False
+    bases = (torch.nn.Module, torch.optim.Optimizer)
+    return any(isinstance(owner, base) and type(owner).load_state_dict is base.load_state_dict for base in bases)
 
 
 def is_mutable(value: object) -> bool:
@@ -185,4 +200,21 @@ def _why_not(value: object) -> str:
         return "the array is read-only"
     if kind is not None:
         return ""
+    if _is_loader(value):
+        return f"a torch {type(value).__name__} does not say where it is"
     return f"{type(value).__name__} cannot be changed in place"
+
+
+def _hint_for(value: object) -> str:
+    if _is_loader(value):
+        return _FOR_LOADERS
+    try:
+        encode_state({"value": value})
+    except StateError:
+        return _FOR_OBJECTS
+    return _WRAP
+
+
+def _is_loader(value: object) -> bool:
+    """Whether it is a data loader, an iterator of one, a sampler or a dataset of torch's, or made from one."""
+    return any(base.__module__.startswith("torch.utils.data.") for base in type(value).__mro__)

@@ -40,9 +40,12 @@ def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
     with store.exclusive(_LOCK_DEADLINE_S):
         holder = latest_holder(store)
         if holder is not None and holder.alive and not takeover:
+            is_own = holder.pid == os.getpid() and holder.host == _host()
             raise RunBusyError(
-                f"{store.location} is being written by {holder}",
-                hint="wait for it or stop it; Checkpointer(..., takeover=True) takes the run away from it",
+                f"{store.location} is being written by {holder}" + (", which is this process" if is_own else ""),
+                hint="close() the Checkpointer that this process has on it"
+                if is_own
+                else "wait for it or stop it; Checkpointer(..., takeover=True) takes the run away from it",
             )
         number = 1 if holder is None else holder.attempt + 1
         try:
@@ -90,11 +93,10 @@ def _read_holder(store: Store, number: int) -> Holder:
 
 
 def _describe(number: int, clock: Clock) -> bytes:
-    import socket  # kept off the start of `holdfast ls`
 
     fields = {
         "attempt": number,
-        "host": socket.gethostname(),
+        "host": _host(),
         "pid": os.getpid(),
         "boot_id": _boot_id(),
         "job": next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), ""),
@@ -103,6 +105,12 @@ def _describe(number: int, clock: Clock) -> bytes:
         "nonce": os.urandom(8).hex(),
     }
     return json.dumps(fields).encode() + b"\n"
+
+
+def _host() -> str:
+    import socket  # kept off the start of `holdfast ls`
+
+    return socket.gethostname()
 
 
 def _boot_id() -> str:

@@ -55,9 +55,17 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
         work(next_index)
         return
     threads = [threading.Thread(target=guarded, name="holdfast-io", daemon=True) for _ in range(min(count, workers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as interruption:
+        # Ctrl-C, or no more threads: the caller closes the file next, and nobody may write to its number after that.
+        failures.append(interruption)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
     if failures:
         raise failures[0]

@@ -37,9 +37,11 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
     checkpoints, garbage = [], []
     for checkpoint_id, is_group in entries.items():
         start = starts.get(checkpoint_id)
-        if is_group and checkpoint_id not in known and start is None and not _has_manifest(store, checkpoint_id):
-            garbage.append(checkpoint_id)
-            continue
+        if is_group and checkpoint_id not in known and start is None:
+            if not _has_manifest(store, checkpoint_id):
+                garbage.append(checkpoint_id)
+                continue
+            start = _read_start(store, checkpoint_id)  # once more: it may have been committed a moment ago
         checkpoint = known.get(checkpoint_id) or _read_head(store, checkpoint_id, run_id, start)
         if not checkpoint.quarantined:
             known[checkpoint_id] = checkpoint

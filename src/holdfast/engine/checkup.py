@@ -20,8 +20,8 @@ def examine_run(store: Store, run_id: str) -> Iterator[Finding]:
     """What a look at the run's files tells, without reading its data."""
     catalog = read_catalog(store, run_id)
     yield _writer(store)
-    yield _checkpoints(catalog)
-    yield _verified(catalog)
+    yield _checkpoints(store, catalog)
+    yield _verified(store, catalog)
     yield _garbage(store, catalog)
     yield _strangers(store, catalog)
     yield _journal(store)
@@ -34,20 +34,22 @@ def _writer(store: Store) -> Finding:
     return Finding("writer", OK, f"{'now' if holder.alive else 'none; the last was'} {holder}")
 
 
-def _checkpoints(catalog: Catalog) -> Finding:
+def _checkpoints(store: Store, catalog: Catalog) -> Finding:
     bad = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.quarantined]
     found = f"{len(catalog.checkpoints)}, {len(bad)} of them quarantined"
     if not bad:
         return Finding("checkpoints", OK, f"{len(catalog.checkpoints)}, none quarantined")
-    advice = f"step {bad[-1].step}: {bad[-1].quarantined}; `holdfast verify --all` says more, `holdfast rm` removes it"
+    more = f"`holdfast verify {store.location} --all` says more, `holdfast rm {store.location} {bad[-1].id}` removes it"
+    advice = f"step {bad[-1].step}: {bad[-1].quarantined}; {more}"
     return Finding("checkpoints", WARN, found, advice)
 
 
-def _verified(catalog: Catalog) -> Finding:
+def _verified(store: Store, catalog: Catalog) -> Finding:
     usable = [checkpoint for checkpoint in catalog.checkpoints if not checkpoint.quarantined]
     count = sum(checkpoint.verified for checkpoint in usable)
     if usable and not count:
-        return Finding("verified", WARN, f"none of {len(usable)}", "read them back once: holdfast verify --all")
+        advice = f"read them back once: holdfast verify {store.location} --all"
+        return Finding("verified", WARN, f"none of {len(usable)}", advice)
     return Finding("verified", OK, f"{count} of {len(usable)}")
 
 
@@ -57,8 +59,10 @@ def _garbage(store: Store, catalog: Catalog) -> Finding:
         return Finding("leftovers", OK, "none")
     if holder is not None and holder.alive:
         return Finding("leftovers", OK, f"{len(catalog.garbage)} without a manifest; the writer may be at work there")
-    advice = "of a crash: the next save removes them, or holdfast prune --garbage"
-    return Finding("leftovers", WARN, f"{len(catalog.garbage)} directories without a manifest", advice)
+    count = len(catalog.garbage)
+    advice = f"of a crash: the next save or `holdfast prune {store.location} --garbage` cleans up"
+    found = f"{count} {'directory' if count == 1 else 'directories'} without a manifest"
+    return Finding("leftovers", WARN, found, advice)
 
 
 def _strangers(store: Store, catalog: Catalog) -> Finding:
@@ -68,7 +72,7 @@ def _strangers(store: Store, catalog: Catalog) -> Finding:
     if strange:
         return Finding("other files", WARN, ", ".join(strange[:3]), "holdfast did not make them and leaves them alone")
     if gone:
-        return Finding("other files", OK, f"marks of {len(gone)} removed checkpoints, harmless")
+        return Finding("other files", OK, f"marks of {_counted(len(gone), 'removed checkpoint')}, harmless")
     return Finding("other files", OK, "none")
 
 
@@ -77,8 +81,13 @@ def _journal(store: Store) -> Finding:
     damaged = sum(not _is_event(line) for line in lines)
     if damaged:
         advice = "harmless: a crash tears the last line; the journal is for people and never trusted"
-        return Finding("journal", WARN if damaged > 1 else OK, f"{damaged} of {len(lines)} lines are damaged", advice)
-    return Finding("journal", OK, f"{len(lines)} events")
+        found = f"{damaged} of {_counted(len(lines), 'line')} damaged"
+        return Finding("journal", WARN if damaged > 1 else OK, found, advice)
+    return Finding("journal", OK, _counted(len(lines), "event"))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _is_event(line: bytes) -> bool:

@@ -15,11 +15,11 @@ from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import GENERATOR_KINDS, generator_kind
 from holdfast.format.memory import ArraySpec
-from holdfast.format.nodes import Node, field, optional_field
+from holdfast.format.nodes import Node, field
 from holdfast.format.registry import is_namedtuple_class, type_name
 from holdfast.format.select import MAPPING_KINDS
 
-__all__ = ["corresponds", "difference_of", "other_groups", "takes_all", "unlike"]
+__all__ = ["corresponds", "difference_of", "takes_all", "unlike"]
 
 _ARRAY_KINDS = ("array", "tensor", "jax", "jax_key")
 
@@ -86,25 +86,6 @@ def takes_all(spec: ArraySpec, carrier: Any) -> bool:
     repeated = spread_axes(carrier)
     strides = spec.view.strides if spec.view is not None else ()
     return not repeated or (bool(strides) and all(strides[axis] == 0 for axis in repeated))
-
-
-def other_groups(node: Node, current: Any) -> list[str]:
-    """How an optimizer's groups of parameters differ: torch would only notice when half is loaded."""
-    saved = _entry(node, "param_groups")
-    groups = [_entry(group, "params") for group in saved] if isinstance(saved, list) else []
-    counts = [len(group) if isinstance(group, list) else 0 for group in groups]
-    own = [len(group["params"]) for group in current["param_groups"]]
-    if len(counts) != len(own):
-        return [f"param_groups: the program has {len(own)} groups, the checkpoint {len(counts)}"]
-    return [
-        f"param_groups[{index}]: the program has {mine} parameters, the checkpoint {theirs}"
-        for index, (mine, theirs) in enumerate(zip(own, counts, strict=True))
-        if mine != theirs
-    ]
-
-
-def _entry(node: Node, name: str) -> Node:
-    return optional_field(node, "items", dict, {}).get(name) if isinstance(node, dict) else None
 
 
 def _other_bits(node: Node, name: str) -> str:

@@ -1,19 +1,20 @@
 """What differs between two checkpoints, leaf by leaf, in bounded memory."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import FormatError, NoCheckpointError
 from holdfast.engine.leafwise import RawLeaf, as_numbers, batches, read_group
 from holdfast.engine.loading import Source, read_manifest
 from holdfast.engine.outline import Entry, outline, value_text
 from holdfast.format.manifest import Body, LeafRecord, Manifest, ShardRecord
 from holdfast.format.nodes import Node
 from holdfast.format.paths import RANDOM_ROOT, is_inside
+from holdfast.format.select import select
 
 __all__ = ["ArrayChange", "Difference", "Numbers", "ValueChange", "compare", "compare_arrays"]
 
@@ -75,13 +76,22 @@ class _Side(NamedTuple):
     source: Source
     manifest: Manifest
     by_name: dict[str, int]
+    """The arrays to compare: their names and numbers."""
+    values: dict[str, Node]
 
 
 def compare(before: Source, before_id: str, after: Source, after_id: str, *, only: str | None = None) -> Difference:
-    """What changed from one checkpoint to the other; `only` looks at one part of the tree."""
-    sides = _side(before, before_id, only), _side(after, after_id, only)
+    """What changed from one checkpoint to the other.
+
+    `only` looks at one part of the tree; NoCheckpointError where neither of them has it.
+    """
+    manifests = read_manifest(before, before_id), read_manifest(after, after_id)
+    parts = [_part(manifest.body, only) for manifest in manifests]
+    if only is not None and not any(parts):
+        select(manifests[0].body.tree, only)  # raises, and says what there is
+    sides = _side(before, manifests[0], parts[0], only), _side(after, manifests[1], parts[1], only)
     arrays = list(_array_changes(*sides))
-    values, equal_values = _value_changes(sides[0].manifest.body, sides[1].manifest.body, only)
+    values, equal_values = _value_changes(sides[0].values, sides[1].values)
     common = len(sides[0].by_name.keys() & sides[1].by_name.keys())
     unlike = sum(change.what not in ("added", "removed") for change in arrays)
     return Difference(arrays, values, common - unlike, equal_values)
@@ -152,14 +162,25 @@ def _count_unlike(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) ->
     return int(bits.any(axis=1).sum())
 
 
-def _side(source: Source, checkpoint_id: str, only: str | None) -> _Side:
-    manifest = read_manifest(source, checkpoint_id)
-    by_name = {
-        leaf.name: index
-        for index, leaf in enumerate(manifest.body.leaves)
-        if only is None or is_inside(leaf.name, only)
-    }
-    return _Side(source, manifest, by_name)
+def _part(body: Body, only: str | None) -> list[Entry]:
+    """The arrays and values of the tree, or of a part of it; of nothing where there is no such part."""
+    random = [] if body.random is None else list(outline(body.random, RANDOM_ROOT))
+    if only is None:
+        return [*outline(body.tree), *random]
+    if is_inside(only, RANDOM_ROOT):
+        return [entry for entry in random if is_inside(entry.path, only)]
+    try:
+        node, root = select(body.tree, only)
+    except NoCheckpointError:
+        return []
+    return list(outline(node, root))
+
+
+def _side(source: Source, manifest: Manifest, part: Sequence[Entry], only: str | None) -> _Side:
+    # By what the part refers to, not by names: of tied arrays only one gives the leaf its name.
+    used = {entry.leaf for entry in part}
+    by_name = {leaf.name: i for i, leaf in enumerate(manifest.body.leaves) if only is None or i in used}
+    return _Side(source, manifest, by_name, {entry.path: entry.node for entry in part if entry.leaf is None})
 
 
 def _array_changes(before: _Side, after: _Side) -> Iterator[ArrayChange]:
@@ -213,8 +234,7 @@ def _compare_leaf(leaf: LeafRecord, old: RawLeaf, new: RawLeaf) -> ArrayChange |
     return ArrayChange(leaf.name, "changed", shape, shape, math.prod(leaf.shape), unlike, numbers)
 
 
-def _value_changes(before: Body, after: Body, only: str | None) -> tuple[list[ValueChange], int]:
-    old, new = _values(before, only), _values(after, only)
+def _value_changes(old: Mapping[str, Node], new: Mapping[str, Node]) -> tuple[list[ValueChange], int]:
     changes = [
         ValueChange(path, "changed", value_text(old[path]), value_text(new[path]))
         for path in old
@@ -224,18 +244,6 @@ def _value_changes(before: Body, after: Body, only: str | None) -> tuple[list[Va
     changes += [ValueChange(path, "removed", value_text(old[path]), "") for path in old if path not in new]
     changes += [ValueChange(path, "added", "", value_text(new[path])) for path in new if path not in old]
     return changes, equal
-
-
-def _values(body: Body, only: str | None) -> dict[str, Node]:
-    return {
-        entry.path: entry.node
-        for entry in (*outline(body.tree), *_random_outline(body))
-        if entry.leaf is None and (only is None or is_inside(entry.path, only))
-    }
-
-
-def _random_outline(body: Body) -> Iterable[Entry]:
-    return () if body.random is None else outline(body.random, RANDOM_ROOT)
 
 
 def _shape_text(leaf: LeafRecord) -> str:

@@ -52,12 +52,17 @@ class Finding(NamedTuple):
 def examine_directory(
     path: str, clock: Clock, *, files: Files | None = None, speed_bytes: int, progress: Callable[[int], None]
 ) -> Iterator[Finding]:
-    """Try out what saving and restoring need, in a new directory inside of the path."""
+    """Try out what saving and restoring need, in a new directory inside of the path.
+
+    The speed is measured with `speed_bytes`, in whole blocks of 8 MiB and at least one; with 0 not at all.
+    """
     used = files or Files()
     try:
         root = used.open_root(path)
     except OSError as error:
-        raise RunError(f"{path}: {translate(error, 'opening', path).message}", hint="check the path") from error
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise RunError(f"{path} is a file, not a run or a directory", hint="name the run's directory") from error
+        raise RunError(translate(error, "opening", path).message, hint="check the path") from error
     try:
         yield _ownership(used, root, path)
         yield _file_system(path)
@@ -145,13 +150,18 @@ def _mount_kind(path: str) -> str:
 
 def _space(files: Files, root: int) -> Iterator[Finding]:
     space = files.space(root)
-    free = f"{space.free_bytes / (1 << 30):.1f} GiB of {space.total_bytes / (1 << 30):.1f} GiB free"
+    free = f"{_amount(space.free_bytes)} of {_amount(space.total_bytes)} free"
     low = space.free_bytes < _LOW_BYTES
     advice = "checkpoints that do not fit are skipped: free some space, or holdfast prune" if low else ""
     yield Finding("space", WARN if low else OK, free, advice)
     inodes = "no limit" if space.free_inodes >= 1 << 62 else f"{space.free_inodes:,} free"
     few = space.free_inodes < _LOW_INODES
     yield Finding("inodes", WARN if few else OK, inodes, "remove files: each checkpoint takes four" if few else "")
+
+
+def _amount(size_bytes: int) -> str:
+    """Small disks and quotas are told in MiB: 0.0 GiB would say nothing."""
+    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.1f} MiB"
 
 
 def _direct_io(files: Files, parent: int) -> Finding:
@@ -252,7 +262,13 @@ def _answer(process: "subprocess.Popen[str]") -> str:
 def _speed(
     files: Files, parent: int, clock: Clock, speed_bytes: int, progress: Callable[[int], None]
 ) -> Iterator[Finding]:
-    blocks = max(1, min(speed_bytes, files.space(parent).free_bytes // 10) // _BLOCK_BYTES)
+    if speed_bytes == 0:
+        return
+    room_bytes = files.space(parent).free_bytes // 10
+    if room_bytes < _BLOCK_BYTES:
+        yield Finding("speed", WARN, "not tested: too little space", "the test writes at most a tenth of what is free")
+        return
+    blocks = max(1, min(speed_bytes, room_bytes) // _BLOCK_BYTES)
     total_bytes = blocks * _BLOCK_BYTES
     with mmap.mmap(-1, _BLOCK_BYTES) as memory, memoryview(memory) as block:
         block[:] = secrets.token_bytes(PAGE_BYTES) * (_BLOCK_BYTES // PAGE_BYTES)

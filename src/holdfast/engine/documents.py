@@ -14,6 +14,7 @@ __all__ = ["check_count", "check_hyperparameters", "check_metrics", "check_note"
 
 _MAX_WORD_CHARS = 100
 _MAX_DEPTH = 20
+_MAX_INT_BITS = 4096
 _MAX_COUNT = 10**15
 
 
@@ -45,8 +46,8 @@ def check_note(note: object) -> str:
 
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """A few short texts."""
-    if isinstance(tags, str):
-        raise UsageError(f"tags is the text {tags!r}, expected a list of texts", hint=f"tags=[{tags!r}]")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise UsageError(f"tags is {tags!r}, expected a list of texts", hint=f"tags=[{str(tags)!r}]")
     found = tuple(_word("tag", tag) for tag in tags)
     if len(found) > MAX_TAGS:
         raise UsageError(f"{len(found)} tags, the limit is {MAX_TAGS}")
@@ -56,6 +57,8 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
 def check_hyperparameters(value: object, path: str = "hyperparameters", depth: int = 0) -> object:
     """Nested mappings and lists of plain values, as JSON can say them; others are refused by their path."""
     if value is None or (isinstance(value, bool | int) and not isinstance(value, enum.Enum)):
+        if isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
+            raise UsageError(f"{path} is a number of {value.bit_length()} bits, the limit is {_MAX_INT_BITS}")
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

@@ -1,5 +1,6 @@
 """Export: a checkpoint's arrays in files that other programs read, array by array, in bounded memory."""
 
+import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, NamedTuple
@@ -67,6 +68,7 @@ def export_checkpoint(
 ) -> Exported:
     """Write the checkpoint, or its part at the path `only`, as a new file. Every byte is verified on the way (I4)."""
     suffix = suffix_of(path)
+    _check_target(path)
     manifest = read_manifest(source, checkpoint_id)
     node, root = (manifest.body.tree, "") if only is None else select(manifest.body.tree, only)
     entries = list(outline(node, root))
@@ -81,6 +83,14 @@ def export_checkpoint(
         write(file, arrays, _contents(source, manifest, arrays))
         size_bytes = file.seek(0, 2)
     return Exported(path, len(arrays), size_bytes, left_out)
+
+
+def _check_target(path: str) -> None:
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: there is no directory {folder}", hint=f"make it first: mkdir -p {folder}")
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a directory", hint="name the new file itself")
 
 
 def _is_array(entry: Entry) -> bool:

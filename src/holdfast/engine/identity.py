@@ -24,19 +24,18 @@ _MAY_PRECEDE_MARKER = {LOCK_NAME, JOURNAL_NAME}
 
 def identify(store: Store) -> str:
     """The id of the run in the store; RunError where there is none, FormatVersionError where it is newer."""
+    where = f"{store.location}/{MARKER_NAME}"
     try:
-        data = store.read(MARKER_NAME, MAX_SMALL_BLOB_BYTES)
-    except BlobMissingError as error:
-        raise RunError(
-            f"{store.location} is not a run: it has no {MARKER_NAME}",
-            hint="name the directory that was given to Checkpointer(...)",
-        ) from error
-    try:
-        return _decode_marker(data, f"{store.location}/{MARKER_NAME}")
+        return _decode_marker(store.read(MARKER_NAME, MAX_SMALL_BLOB_BYTES), where)
     except FormatVersionError:
         raise
-    except FormatError as error:
+    except (FormatError, BlobMissingError) as error:
         run_id = _recover(store)
+        if run_id is None and isinstance(error, BlobMissingError):
+            raise RunError(
+                f"{store.location} is not a run: it has no {MARKER_NAME}",
+                hint="name the directory that was given to Checkpointer(...)",
+            ) from error
         if run_id is None:
             raise
         import logging  # rare; kept off the start of `holdfast ls`, as uuid below
@@ -77,7 +76,7 @@ def _encode_marker(run_id: str, clock: Clock) -> bytes:
 def _decode_marker(data: bytes, where: str) -> str:
     cut = data.rfind(_DIGEST_OPEN)
     try:
-        fields = json.loads(data)
+        fields = json.loads(data.decode())
         version, run_id = fields["format"], fields["run"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{where}: the marker is damaged ({type(error).__name__})") from error

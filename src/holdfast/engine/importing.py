@@ -1,6 +1,7 @@
 """Import: arrays from files of other programs become a checkpoint like any other. Nothing in them is executed (I10)."""
 
 import os
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from holdfast.storage.translate import Boundary
 __all__ = ["import_state", "read_state_file"]
 
 _PREFIX_BYTES = 8
+# torch names the class that it would have had to import; the rest of its message is advice on loading it all the same.
+_REFUSED = re.compile(r"GLOBAL ([\w.]{1,200})")
 # What deflate can reach with zeros; more is not data.
 _MAX_RATIO = 1100
 _OF_TAGS = {
@@ -119,9 +122,15 @@ def _read_torch(path: str) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch finds odd and reads all the same is of no use to anybody here
             return torch.load(path, weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0]
+    except pickle.UnpicklingError as error:
+        found = _REFUSED.search(str(error))
+        what = f" ({found[1]})" if found else ""
         raise FormatError(
-            f"{path}: cannot be read as weights and plain values only: {reason}",
+            f"{path}: it holds objects{what} that only unsafe unpickling could load; nothing was executed",
             hint="where you trust the file, save its state_dict again: torch.save(model.state_dict(), ...)",
+        ) from error
+    except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
+        raise FormatError(
+            f"{path}: not a file that torch.save wrote, or damaged ({type(error).__name__})",
+            hint="python -m zipfile -l FILE lists what is in it; import what torch.save wrote",
         ) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError
 from holdfast.engine.adapters import (
+    copies_into_own,
     find_restorable,
     is_mutable,
     is_optimizer,
@@ -18,8 +19,9 @@ from holdfast.engine.adapters import (
     replace_contents,
     target_memory,
 )
-from holdfast.engine.comparing import corresponds, difference_of, other_groups, takes_all, unlike
+from holdfast.engine.comparing import corresponds, difference_of, takes_all, unlike
 from holdfast.engine.filling import Filling, Target, conflicts, fill_targets
+from holdfast.engine.optimizers import misfit_slots, why_left_alone
 from holdfast.engine.renaming import rename_tree
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.carriers import Refused, array_kind
@@ -28,7 +30,7 @@ from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import put_state, read_state
 from holdfast.format.keys import mapping_entries
-from holdfast.format.nodes import Node
+from holdfast.format.nodes import Node, optional_field
 from holdfast.format.paths import is_inside, join
 from holdfast.format.registry import type_name
 from holdfast.format.select import array_paths
@@ -36,6 +38,10 @@ from holdfast.format.select import array_paths
 __all__ = ["MatchPlan", "match_state"]
 
 _HINT = "strict=False loads what fits, rename={'old.path': 'new.path'} maps names"
+_HINT_OF_TORCH = (
+    "strict=False loads what fits and leaves an optimizer or scheduler that does not fit as it is, "
+    "rename={'old.path': 'new.path'} maps names"
+)
 
 
 class MatchPlan:
@@ -78,7 +84,7 @@ def match_state(
         matcher.release()
     matcher.check_sharing()
     if matcher.problems:
-        hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else _HINT
+        hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else matcher.hint
         message = f"the checkpoint does not fit the program ({len(matcher.problems)} differences), nothing was loaded:"
         raise StateMismatchError(message, problems=matcher.problems, hint=hint)
     return MatchPlan(fill_targets(matcher.targets, matcher.memory), parts, matcher.skipped)
@@ -89,10 +95,13 @@ class _Matcher(Builder):
         super().__init__(leaves, allow_pickle=allow_pickle)
         self.targets: list[Target] = []
         self.skipped: list[str] = []
+        self.hint = _HINT
         self._strict = strict
         self._fresh = 0
         self._inside_state_dict = 0
+        self._hands_over = False
         self._slots: list[str] = []
+        self._misfits: set[str] = set()
 
     def match_names(self, tree: Node, state: Mapping[str, object]) -> list[Any]:
         """The parts of the whole state, by the names at its top."""
@@ -120,6 +129,8 @@ class _Matcher(Builder):
         (self.problems if self._strict else self.skipped).append(problem)
 
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
+        if path in self._misfits:
+            return like
         if like is MISSING:
             return super().build(node, path, like, depth)
         difference = difference_of(node, like)
@@ -139,6 +150,8 @@ class _Matcher(Builder):
         return super().assemble(make, parts, like)
 
     def leaves_out(self, node: Node, path: str, like: object, child: object) -> bool:
+        if child is MISSING and path in self._misfits:
+            return True
         if child is not MISSING or like is MISSING or not like or self._may_grow(path, like):
             return False
         extra = list(array_paths(node, path))
@@ -173,6 +186,10 @@ class _Matcher(Builder):
             return like
         if not found.is_writable or not takes_all(spec, found.carrier):
             return self._instead(node, path, like)
+        if self._hands_over and found.publish is None:
+            # The object's own code may clear its arrays before it reads what it is handed: never the same memory.
+            self._fresh += 1
+            return super().array(node | {"kind": array_kind(like)}, path, MISSING, 0)
         self.targets.append(Target(path, spec, found))
         return like
 
@@ -189,7 +206,7 @@ class _Matcher(Builder):
 
     def state(self, node: Node, path: str, like: object, depth: int) -> Any:
         if is_stateful(like):
-            return self._load_into(like, node.get("state"), path, depth)
+            return self._load_into(like, node.get("state"), path, depth, optional_field(node, "type", str, ""))
         if like is MISSING:
             self.note(f"{path}: extra: the state of an object, and the program has none to load it into")
         return self.build(node.get("state"), path, like, depth + 1)
@@ -199,19 +216,33 @@ class _Matcher(Builder):
             return self._load_into(like, node, path, depth)
         return super().mapping(node, path, like, depth)
 
-    def _load_into(self, owner: Any, node: Node, path: str, depth: int) -> Any:
+    def _load_into(self, owner: Any, node: Node, path: str, depth: int, saved_type: str = "") -> Any:
         current = _current(owner, path)
+        reasons = why_left_alone(owner, node, current, saved_type=saved_type)
+        if reasons:
+            self.hint = _HINT_OF_TORCH
+            self.note(f"{path}: {'' if self._strict else 'left as it is: '}{'; '.join(reasons)}")
+            return owner
         before = self._fresh, len(self.skipped), len(self.problems)
         if is_optimizer(owner):
-            self._slots.append(join(path, "state"))
-            self.problems.extend(f"{path}.{problem}" for problem in other_groups(node, current))
+            self._compare_slots(owner, node, join(path, "state"))
         self._inside_state_dict += 1
+        outer, self._hands_over = self._hands_over, not copies_into_own(owner)
         value = self.build(node, path, current, depth + 1)
+        self._hands_over = outer
         self._inside_state_dict -= 1
         complete = before == (self._fresh, len(self.skipped), len(self.problems))
         if complete and loads_in_place(owner, self._metadata(node, depth), current):
             return Late(lambda: owner)
         return Late(lambda: _load(owner, settle(value), path))
+
+    def _compare_slots(self, owner: Any, node: Node, path: str) -> None:
+        self._slots.append(path)
+        for slot, name, problem in misfit_slots(owner, node, self.memory.spec):
+            place = join(path, slot)
+            self.note(f"{join(place, name)}: {problem}")
+            # A slot goes as a whole: an optimizer makes all of it anew, or nothing.
+            self._misfits.add(place)
 
     def _metadata(self, node: Node, depth: int) -> Any:
         found = node.get("metadata") if isinstance(node, dict) else None

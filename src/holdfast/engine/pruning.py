@@ -1,13 +1,14 @@
 """Pruning: carry out what retention decided, without ever touching what a restart may need (I6)."""
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import FormatError, StorageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME, parse_checkpoint_id
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import Checkpoint, Fork
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint, remove_garbage
 from holdfast.format.manifest import decode_manifest
@@ -34,10 +35,11 @@ def plan_prune(
     *,
     origin: str | None = None,
     attempt: int | None = None,
+    forks: Sequence[Fork] = (),
     drop_abandoned: bool = False,
 ) -> list[Verdict]:
     """What would be kept and removed, and why, oldest first."""
-    live = live_line(catalog.checkpoints, origin=origin, attempt=attempt)
+    live = live_line(catalog.checkpoints, origin=origin, attempt=attempt, forks=forks)
     return decide(keep, catalog.checkpoints, now_s=clock.utc_s(), live=live, drop_abandoned=drop_abandoned)
 
 

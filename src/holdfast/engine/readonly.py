@@ -1,9 +1,8 @@
 """Reading a run without being its writer: nothing is written, nothing is marked, nobody is fenced."""
 
-import os
 from os import PathLike
 
-from holdfast.core.errors import NoCheckpointError
+from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.identity import identify
@@ -28,14 +27,20 @@ def load(
 ) -> object:
     """The saved tree of a run, without any model and without writing anything.
 
-    `only` names a leaf or subtree (`model.layers.0`, as `holdfast show` spells it); nothing else is read.
+    `only` names a leaf or subtree (`model.layers.0`, as `holdfast show` spells it); nothing else is read. A damaged
+    checkpoint gives way to the next older one for "latest" and "best"; one that was named raises RestoreError.
     """
-    store = PosixStore(os.fspath(run), readonly=True)
+    if arrays not in ("native", "numpy"):
+        raise UsageError(f"arrays is {arrays!r}, expected 'native' or 'numpy'")
+    store = PosixStore(run, readonly=True)
     try:
         source = Source(store, identify(store), BlockPool(), default_workers())
         candidates = find_candidates(store, source.run_id, Choice(which, by, mode))
         if not candidates:
             raise NoCheckpointError(f"{store.location} has no checkpoint yet")
+        if which not in ("latest", "best"):
+            # Whoever names one and gets only its values could not tell that they are another one's.
+            candidates = candidates[:1]
         value = try_candidates(
             store,
             candidates,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core.errors import UsageError
 from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import Frameworks
 from holdfast.format.keys import mapping_entries
@@ -21,6 +22,8 @@ def rename_tree(tree: Node, state: Mapping[str, object], rename: Mapping[str, st
 
     The program's state says where a path is one key with dots and where it is several steps.
     """
+    if not isinstance(rename, Mapping) or not all(type(path) is str for pair in rename.items() for path in pair):
+        raise UsageError(f"rename is {rename!r}, expected a mapping", hint="rename={'old.path': 'new.path'}")
     mover = _Mover(state, rename)
     tree = mover.take(tree, "")
     problems = [f"rename {old!r}: the checkpoint has no such path" for old in rename if old not in mover.used]

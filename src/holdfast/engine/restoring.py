@@ -11,7 +11,9 @@ from holdfast.core.errors import (
     HoldfastError,
     NoCheckpointError,
     RestoreError,
+    StateMismatchError,
     StorageError,
+    UnsupportedError,
 )
 from holdfast.core.values import Checkpoint
 from holdfast.engine.catalog import Catalog, read_catalog
@@ -84,11 +86,13 @@ def restore_session(
     with_random: bool,
     provenance: Mapping[str, object],
     hyperparameters: object,
+    is_touched: Callable[[], bool],
     on_touch: Callable[[], None],
 ) -> Loaded | None:
     """Load the chosen checkpoint as the plan says; None where the run has none yet.
 
-    `on_touch` runs before the first byte of the program's state changes.
+    `on_touch` runs before the first byte of the program's state changes; `is_touched` says whether one has changed that
+    no restore has made good yet.
     """
     source = Source(session.store, session.run_id, session.pool, session.workers)
 
@@ -96,7 +100,7 @@ def restore_session(
         manifest = read_manifest(source, checkpoint.id)
         body = manifest.body
         leaves = leaf_infos(body)
-        plan = make_plan(body, leaves)
+        plan = _replace_all(make_plan, body, leaves) if is_touched() else make_plan(body, leaves)
         random_plan = build(body.random, leaves) if with_random and body.random is not None else None
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
@@ -142,8 +146,8 @@ def try_candidates(
     for checkpoint in candidates:
         try:
             result = load(checkpoint)
-        except FormatVersionError:
-            raise
+        except (FormatVersionError, UnsupportedError):
+            raise  # not damaged: an older one would not do better, and quarantine would outlast the cause
         except BlobMissingError:
             # No manifest any more: a retention rule removed it while we were looking. That is not damage.
             failures.append(f"{checkpoint.id} was removed meanwhile")
@@ -223,14 +227,32 @@ def _without_suspect(
 
 
 def _fruitless(checkpoint_id: str, events: Sequence[Event]) -> int:
-    """How often it was restored since the last commit."""
+    """How often it was restored since the last commit or clean end."""
     count = 0
     for event in events:
-        if event["event"] == "committed":
-            count = 0
+        if event["event"] == "committed" or (event["event"] == "closed" and event.get("clean") is True):
+            count = 0  # it led somewhere, or the program had nothing left to do
         elif event["event"] == "restoring" and event.get("id") == checkpoint_id:
             count += 1
     return count
+
+
+def _replace_all(make_plan: Callable[[Body, Sequence[LeafInfo]], Plan], body: Body, leaves: Sequence[LeafInfo]) -> Plan:
+    """The plan for a state that a damaged checkpoint was partly read into; RestoreError where some of it would stay."""
+    try:
+        plan = make_plan(body, leaves)
+    except StateMismatchError as error:
+        raise _would_stay(error.problems or [error.message]) from error
+    if plan.skipped:
+        raise _would_stay(plan.skipped)
+    return plan
+
+
+def _would_stay(parts: Sequence[str]) -> RestoreError:
+    return RestoreError(
+        "an older checkpoint does not replace all that a damaged one was partly read into:\n  " + "\n  ".join(parts),
+        hint="start the program again: the damaged one is quarantined now, and not read any more",
+    )
 
 
 def _covers_everything(body: Body, *plans: Fillable | None) -> bool:

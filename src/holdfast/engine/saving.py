@@ -3,22 +3,24 @@
 import errno
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.errors import HoldfastError, NoSpaceError, StorageError
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.names import CheckpointId, shard_name
 from holdfast.core.values import Checkpoint
+from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import abandon, commit
 from holdfast.engine.persist import persist
 from holdfast.engine.pruning import Pruned, plan_prune, prune
 from holdfast.engine.session import Session
 from holdfast.format.dtypes import safetensors_type
 from holdfast.format.encode import Encoded
+from holdfast.format.head import encode_head
 from holdfast.format.manifest import Body, LeafRecord, ShardRecord, encode_manifest
 from holdfast.format.shard import Layout, TensorEntry, lay_out
-from holdfast.policy.keep import Keep, Verdict
+from holdfast.policy.keep import NO_METRIC, Keep, Verdict
 
 __all__ = ["Document", "plan_session", "prune_run", "save_encoded"]
 
@@ -28,7 +30,7 @@ _WORLD = 1
 _TRIES = 2
 # Worth one more try, in a new directory: an error of the medium or the network may not hit the next file.
 _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ECONNRESET, errno.EREMOTEIO)
-_SPARE_BYTES = 1 << 20
+_SPARE_BYTES = 128 << 10
 _MANIFEST_BYTES_PER_LEAF = 400
 _MANIFEST_BYTES_PER_CHUNK = 70
 _INODES = 4  # directory, shard, manifest, a mark
@@ -49,6 +51,8 @@ class Document(NamedTuple):
 def save_encoded(session: Session, encoded: Encoded, document: Document, keep: Keep) -> Checkpoint:
     """The checkpoint, durable. HoldfastError where it could not be made; what existed before is untouched."""
     layout = _lay_out(encoded)
+    # Only for its limits, before anything is written: what no reader accepts must not be acknowledged (I5).
+    encode_head(_describe(session, "", encoded, layout, document), session.run_id)
     _make_room(session, layout, keep)
     for attempt_left in reversed(range(_TRIES)):
         try:
@@ -64,19 +68,33 @@ def save_encoded(session: Session, encoded: Encoded, document: Document, keep: K
 
 def plan_session(session: Session, keep: Keep) -> list[Verdict]:
     """What retention would keep and remove now."""
-    return plan_prune(session.catalog(), keep, session.clock, origin=session.origin, attempt=session.attempt)
+    return _plan(session, session.catalog(), keep)
 
 
 def prune_run(session: Session, keep: Keep) -> Pruned:
     """Remove what retention gives up, and leftovers of crashes."""
     catalog = session.catalog()
-    verdicts = plan_prune(catalog, keep, session.clock, origin=session.origin, attempt=session.attempt)
+    verdicts = _plan(session, catalog, keep)
+    _report_unknown_metric(session, verdicts)
     done = prune(session.store, session.run_id, catalog, verdicts, attempt=session.attempt)
     for checkpoint_id in done.removed:
         session.heads.pop(checkpoint_id, None)
     if done.removed:
         session.journal.record("pruned", removed=done.removed, freed_bytes=done.freed_bytes)
     return done
+
+
+def _report_unknown_metric(session: Session, verdicts: Sequence[Verdict]) -> None:
+    """Say once that a rule waits for a metric that no checkpoint has: misspelt, or not saved yet."""
+    reason = next((verdict.reason for verdict in verdicts if NO_METRIC in verdict.reason), None)
+    if reason is not None and not session.told_of_metric:
+        session.told_of_metric = True
+        _log.warning("%s: everything is kept for now: %s", session.store.location, reason)
+
+
+def _plan(session: Session, catalog: Catalog, keep: Keep) -> list[Verdict]:
+    origin, attempt, forks = session.origin, session.attempt, session.forks
+    return plan_prune(catalog, keep, session.clock, origin=origin, attempt=attempt, forks=forks)
 
 
 def _save_once(session: Session, encoded: Encoded, layout: Layout, document: Document) -> Checkpoint:
@@ -151,6 +169,7 @@ def _describe(session: Session, checkpoint_id: str, encoded: Encoded, layout: La
         note=document.note,
         tags=document.tags,
         pickle=bool(encoded.pickled),
+        forks=session.forks,
     )
 
 

@@ -4,13 +4,15 @@ import os
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import UsageError
+from holdfast.core.limits import MAX_FORKS
 from holdfast.core.names import attempt_key
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import Checkpoint, Fork
 from holdfast.engine.attempts import begin_attempt
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import Catalog, HeadCache, read_catalog
 from holdfast.engine.identity import found_run
 from holdfast.engine.journal import Journal
+from holdfast.policy.lineage import in_order
 from holdfast.storage.store import Store
 
 __all__ = ["Session", "default_workers"]
@@ -36,6 +38,8 @@ class Session:
         self.last_step: int | None = None
         self.origin: str | None = None
         self.parent: str | None = None
+        self.forks: tuple[Fork, ...] = ()
+        self.told_of_metric = False
         self.used_names: set[str] = set()
         self.run_id = found_run(store, clock)
         self._begin(takeover=takeover)
@@ -51,9 +55,13 @@ class Session:
         self.store.let_go(attempt_key(previous))
 
     def resume_from(self, checkpoint: Checkpoint) -> None:
-        """Remember where the training goes on from."""
+        """Remember where the training goes on from, and whether that leaves newer checkpoints behind."""
         self.origin = self.parent = checkpoint.id
         self.last_step = checkpoint.step
+        newest = in_order([*self.catalog().checkpoints, checkpoint])[-1]
+        self.forks = checkpoint.forks
+        if newest.id != checkpoint.id:
+            self.forks = (*self.forks, Fork(self.attempt, checkpoint.id))[-MAX_FORKS:]
 
     def note_commit(self, checkpoint: Checkpoint) -> None:
         """Remember a checkpoint that now exists."""
@@ -92,5 +100,6 @@ class Session:
         self.attempt = begin_attempt(self.store, self.clock, takeover=takeover)
         self.journal = Journal(self.store, self.clock, self.attempt)
         self.origin = self.parent = self.last_step = None
+        self.forks = (Fork(self.attempt, None),) if self._fresh else ()
         self.seq = 0
         self.journal.record("attempt", pid=os.getpid())

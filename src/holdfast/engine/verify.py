@@ -62,7 +62,10 @@ def verify_checkpoint(source: Source, checkpoint: Checkpoint) -> Verification:
         damage += _verify_shard(source, checkpoint.id, body, index, shard)
     if damage and _is_gone(source, checkpoint.id):
         raise NoCheckpointError(f"{checkpoint.id} was removed meanwhile", hint="look again with holdfast ls")
-    return Verification(checkpoint, tuple(damage), sum(shard.size_bytes for shard in body.shards))
+    unread = {one.file for one in damage if one.chunk is None}
+    return Verification(
+        checkpoint, tuple(damage), sum(shard.size_bytes for shard in body.shards if shard.name not in unread)
+    )
 
 
 def leaves_in_chunk(leaves: Iterable[LeafRecord], shard: int, begin: int, end: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError
+from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError, UnsupportedError
 from holdfast.core.limits import MAX_DEPTH, MAX_NDIM, MAX_TREE_NODES
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.classes import find_class, make_object, misfit, named_fields, read_enum
@@ -150,7 +150,8 @@ class Builder:
         except StateMismatchError:
             raise
         except FormatError as error:
-            raise FormatError(f"the tree at {self._at or 'its root'}: {error.message}", hint=error.hint) from error
+            # Of the same class: whether it is damaged or only not supported here decides what happens to it.
+            raise type(error)(f"the tree at {self._at or 'its root'}: {error.message}", hint=error.hint) from error
         except _FOREIGN_ERRORS as error:
             raise FormatError(f"the tree at {self._at or 'its root'}: {type(error).__name__}: {error}") from error
 
@@ -363,7 +364,7 @@ def _make_object_array(shape: list[int], values: list[Any]) -> Any:
 def _check_width(jax: Any, dtype: "np.dtype[Any]") -> None:
     kept = jax.dtypes.canonicalize_dtype(dtype)
     if kept != dtype:
-        raise FormatError(f"JAX would turn {dtype} into {kept}", hint="jax.config.update('jax_enable_x64', True)")
+        raise UnsupportedError(f"JAX would turn {dtype} into {kept}", hint="jax.config.update('jax_enable_x64', True)")
 
 
 def _wrap_key(jax: Any, data: Any, impl: str, path: str) -> Any:
@@ -379,4 +380,4 @@ def _unpickle(stored: Any, path: str) -> Any:
     except HoldfastError:
         raise
     except Exception as error:  # unpickling runs code of any class
-        raise FormatError(f"{path}: cannot be unpickled: {type(error).__name__}: {error}") from error
+        raise UnsupportedError(f"{path}: cannot be unpickled: {type(error).__name__}: {error}") from error

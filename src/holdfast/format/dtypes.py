@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.core.errors import FormatError, printable
+from holdfast.core.errors import FormatError, UnsupportedError, printable
 from holdfast.core.limits import MAX_NDIM
 
 __all__ = [
@@ -162,7 +162,7 @@ def storage_dtype(dtype: DtypeName) -> "np.dtype[Any]":
 
 
 def numpy_dtype(dtype: DtypeName) -> "np.dtype[Any]":
-    """The numpy dtype of that name; FormatError where numpy (with ml_dtypes, if needed) has none."""
+    """The numpy dtype of that name; UnsupportedError where numpy (with ml_dtypes, if needed) has none."""
     if not isinstance(dtype, str):
         return _numpy_from_list(dtype)
     if dtype in _NUMPY_OWN:
@@ -170,7 +170,7 @@ def numpy_dtype(dtype: DtypeName) -> "np.dtype[Any]":
     if dtype in _ML_DTYPES:
         return _from_ml_dtypes(dtype)
     if dtype in _BYTES_ONLY:
-        raise FormatError(f"numpy has no dtype {dtype}", hint="load it with torch installed, as native arrays")
+        raise UnsupportedError(f"numpy has no dtype {dtype}", hint="load it with torch installed, as native arrays")
     return _numpy_from_string(dtype)
 
 
@@ -273,10 +273,11 @@ def _from_ml_dtypes(name: str) -> "np.dtype[Any]":
     try:
         import ml_dtypes
     except ImportError:
-        raise FormatError(f"numpy has no dtype {name} by itself", hint="pip install ml_dtypes, or use torch") from None
+        hint = "pip install ml_dtypes, or use torch"
+        raise UnsupportedError(f"numpy has no dtype {name} by itself", hint=hint) from None
     found = getattr(ml_dtypes, name, None)
     if found is None:
-        raise FormatError(f"the installed ml_dtypes has no dtype {name}", hint="pip install --upgrade ml_dtypes")
+        raise UnsupportedError(f"the installed ml_dtypes has no dtype {name}", hint="pip install --upgrade ml_dtypes")
     dtype: np.dtype[Any] = np.dtype(found)
     return dtype
 

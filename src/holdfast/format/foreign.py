@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import UnsupportedError
 from holdfast.core.limits import MAX_NDIM
 from holdfast.format.dtypes import DtypeName, dtype_name, freeze_dtype, numpy_dtype
 from holdfast.format.frameworks import Frameworks
@@ -77,7 +77,7 @@ def _decode_torch_dtype(node: Node, frameworks: Frameworks) -> Any:
         return Record("torch.dtype", "torch_dtype", [("name", name)])
     found = getattr(frameworks.torch, name, None)
     if not isinstance(found, frameworks.torch.dtype):
-        raise FormatError(f"the installed torch has no dtype {name}", hint="load with a newer torch")
+        raise UnsupportedError(f"the installed torch has no dtype {name}", hint="load with a newer torch")
     return found
 
 
@@ -90,7 +90,7 @@ def _decode_device(node: Node, frameworks: Frameworks) -> Any:
     try:
         return frameworks.torch.device(name)
     except RuntimeError as error:
-        raise FormatError(f"the installed torch has no device {name}", hint="load as numpy arrays") from error
+        raise UnsupportedError(f"the installed torch has no device {name}", hint="load as numpy arrays") from error
 
 
 def _decode_size(node: Node, frameworks: Frameworks) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import UnsupportedError
 from holdfast.format.frameworks import Frameworks
 from holdfast.format.nodes import Node, base64_field, base64_text, field, malformed
 from holdfast.format.plain import decode_plain, encode_plain
@@ -91,7 +91,7 @@ def fresh_generator(node: Node, state: Any, frameworks: Frameworks) -> Any:
         try:
             generator = frameworks.torch.Generator(device=field(node, "device", str))
         except RuntimeError as error:
-            raise FormatError("a torch generator is of a device that is not here", hint=str(error)) from error
+            raise UnsupportedError("a torch generator is of a device that is not here", hint=str(error)) from error
     else:
         generator = random.Random() if kind == "python_random" else _new_numpy(kind, state[0]["bit_generator"])  # noqa: S311  # not for secrets
     put_state(generator, kind, state)

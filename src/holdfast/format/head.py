@@ -18,10 +18,10 @@ from typing import Any
 
 from blake3 import blake3
 
-from holdfast.core.errors import FormatError, FormatVersionError, IntegrityError
-from holdfast.core.limits import MAX_HEAD_BYTES, MAX_METRICS, MAX_NOTE_CHARS, MAX_TAGS
+from holdfast.core.errors import FormatError, FormatVersionError, IntegrityError, UsageError
+from holdfast.core.limits import MAX_FORKS, MAX_HEAD_BYTES, MAX_METRICS, MAX_NOTE_CHARS, MAX_TAGS
 from holdfast.core.names import parse_checkpoint_id
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import Checkpoint, Fork
 
 __all__ = ["FORMAT_VERSION", "decode_head", "digest_hex", "encode_head", "head_lines", "split_head"]
 
@@ -59,8 +59,15 @@ def encode_head(checkpoint: Checkpoint, run_id: str) -> bytes:
         "note": checkpoint.note,
         "tags": list(checkpoint.tags),
         "pickle": checkpoint.pickle,
+        "forks": [list(fork) for fork in checkpoint.forks],
     }
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    head = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    if len(head) > MAX_HEAD_BYTES:
+        raise UsageError(
+            f"metrics, note and tags take {len(head)} bytes together, the limit is {MAX_HEAD_BYTES}",
+            hint="shorten them; hyperparameters and the state itself have more room",
+        )
+    return head
 
 
 def head_lines(head: bytes) -> bytes:
@@ -116,6 +123,7 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
         note=fields["note"],
         tags=tuple(fields["tags"]),
         pickle=fields["pickle"],
+        forks=tuple(Fork(*fork) for fork in fields["forks"]),
     )
     return checkpoint, found_run
 
@@ -124,7 +132,7 @@ def _parse(head: bytes, where: str) -> dict[str, Any]:
     if len(head) > MAX_HEAD_BYTES:
         raise FormatError(f"{where}: the head has {len(head)} bytes, the limit is {MAX_HEAD_BYTES}")
     try:
-        fields = json.loads(head)
+        fields = json.loads(head.decode())  # UTF-8 only: json would guess at others
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: the head is not JSON ({type(error).__name__})") from error
     if not isinstance(fields, dict):
@@ -171,6 +179,16 @@ def _is_tags(value: object) -> bool:
     return isinstance(value, list) and len(value) <= MAX_TAGS and all(map(_is_text, value))
 
 
+def _is_forks(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MAX_FORKS and all(map(_is_fork, value))
+
+
+def _is_fork(value: object) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and (value[1] is None or _is_id(value[1]))
+    )
+
+
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "format": lambda value: type(value) is int and value >= 1,
     "run": _is_text,
@@ -189,4 +207,5 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "note": lambda value: type(value) is str and len(value) <= MAX_NOTE_CHARS,
     "tags": _is_tags,
     "pickle": lambda value: type(value) is bool,
+    "forks": _is_forks,
 }

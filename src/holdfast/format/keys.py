@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import UnsupportedError
 from holdfast.core.limits import MAX_DEPTH
 from holdfast.format.classes import find_class, make_object, misfit, named_fields, read_enum
 from holdfast.format.foreign import FOREIGN_DECODERS
@@ -31,7 +31,7 @@ def decode_key(node: Node, frameworks: Frameworks, models: Iterable[object] = ()
         try:
             return read_enum(node, _class_of(node, models), decode_plain(node.get("value"), frameworks))
         except LookupError as error:
-            raise FormatError(str(error), hint="give the class that member back") from None
+            raise UnsupportedError(str(error), hint="give the class that member back") from None
     if kind == "namedtuple":
         fields = named_fields(node)
         cls = _class_of(node, models)

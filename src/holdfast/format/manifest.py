@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.core.errors import FormatError, IntegrityError
+from holdfast.core.errors import FormatError, IntegrityError, StateError
 from holdfast.core.limits import MAX_CHUNK_BYTES, MAX_LEAVES, MAX_MANIFEST_BYTES, MAX_NDIM, PAGE_BYTES
 from holdfast.core.names import is_valid_name
 from holdfast.core.values import Checkpoint
@@ -63,7 +63,13 @@ class Manifest(NamedTuple):
 def encode_manifest(checkpoint: Checkpoint, run_id: str, body: Body) -> bytes:
     """The bytes of manifest.json."""
     covered = head_lines(encode_head(checkpoint, run_id)) + _BODY_OPEN + msgspec.json.encode(body) + b",\n"
-    return covered + _DIGEST_OPEN + digest_hex(covered).encode() + _END
+    data = covered + _DIGEST_OPEN + digest_hex(covered).encode() + _END
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise StateError(
+            f"the manifest would have {len(data)} bytes, the limit is {MAX_MANIFEST_BYTES}",
+            hint="keep large data in arrays",
+        )
+    return data
 
 
 def decode_manifest(data: bytes, *, where: str, checkpoint_id: str, run_id: str | None) -> Manifest:

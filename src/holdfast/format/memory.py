@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import FormatError, UnsupportedError
 from holdfast.core.limits import MAX_LEAVES, MAX_NDIM
 from holdfast.format.aliases import View
 from holdfast.format.arrays import Carrier, Destination, LeafInfo
@@ -120,8 +120,10 @@ class LeafMemory:
         if torch is None:
             return self.numpy_array(spec)
         dtype = torch_dtype(spec.dtype)
-        if dtype is None or (spec.view is not None and spec.view.offset % itemsize(spec.dtype)):
-            raise FormatError(f"the installed torch has no dtype {spec.dtype!r}", hint="load as numpy arrays")
+        if dtype is None:
+            raise UnsupportedError(f"the installed torch has no dtype {spec.dtype!r}", hint="load as numpy arrays")
+        if spec.view is not None and spec.view.offset % itemsize(spec.dtype):
+            raise malformed(node, "a tensor whose elements are aligned")
         try:
             plain = torch.from_numpy(self.storage(spec))
             # numpy gives an array without elements strides of 0, which no tensor of torch's own has.
@@ -139,7 +141,7 @@ class LeafMemory:
             dense: Carrier = np.empty(shape, storage_dtype(whole.dtype))
         except (MemoryError, ValueError) as error:
             info = self._leaves[spec.leaf]
-            raise FormatError(f"no memory for leaf {info.name!r} ({leaf_nbytes(info)} bytes)") from error
+            raise UnsupportedError(f"no memory for leaf {info.name!r} ({leaf_nbytes(info)} bytes)") from error
         return dense if spec.order is None else dense.transpose(np.argsort(spec.order))
 
     def _whole(self, leaf: int) -> ArraySpec:

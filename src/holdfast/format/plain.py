@@ -9,7 +9,7 @@ import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import UnsupportedError
 from holdfast.format.frameworks import Frameworks
 from holdfast.format.nodes import Node, base64_field, base64_text, field, malformed, optional_field
 
@@ -184,7 +184,7 @@ def _decode_zone(node: Node, _: Frameworks) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(key)
     except zoneinfo.ZoneInfoNotFoundError as error:
-        raise FormatError(f"time zone {key!r} is not known on this machine", hint="pip install tzdata") from error
+        raise UnsupportedError(f"time zone {key!r} is not known on this machine", hint="pip install tzdata") from error
 
 
 PLAIN_ENCODERS: dict[type, Callable[[Any], Node]] = {

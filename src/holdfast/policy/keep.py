@@ -10,8 +10,9 @@ from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint, CheckpointName
 from holdfast.policy.lineage import abandoned_tips, in_order
 
-__all__ = ["KEEP_ALL", "Keep", "Verdict", "decide", "keep"]
+__all__ = ["KEEP_ALL", "NO_METRIC", "Keep", "Verdict", "decide", "keep"]
 
+NO_METRIC = "no checkpoint has the metric"
 _DAY_S = 86_400.0
 
 
@@ -65,10 +66,10 @@ def keep(
 ) -> Keep:
     """What stays: the union of what is given.
 
-    `last`, `best` (by a metric, the smallest or with mode="max" the largest), `every_steps` and `every_epochs` (the
-    first at or after each multiple) count the live line only; `for_days` spares whatever is younger. `max_bytes` then
-    gives up the oldest of these until the rest fits. Pinned and quarantined checkpoints, the newest and the last
-    verified one always stay; the newest of each abandoned branch stays unless `max_bytes` leaves no room for it.
+    `last`, `every_steps` and `every_epochs` (the first at or after each multiple) count the live line only; `best` (by
+    a metric, the smallest or with mode="max" the largest) counts all branches; `for_days` spares whatever is younger.
+    `max_bytes` then gives up the oldest of these until the rest fits. Pinned and quarantined checkpoints, the newest
+    and the last verified one always stay; the newest of each abandoned branch stays unless `max_bytes` leaves no room.
     """
     if mode not in ("min", "max"):
         raise UsageError(f"keep: mode {mode!r} is not known", hint='use mode="min" or mode="max"')
@@ -147,10 +148,8 @@ def _ruled(
 ) -> dict[CheckpointName, str]:
     reasons: dict[CheckpointName, list[str]] = {}
     for rule in rules:
-        kept = rule.kept(line, now_s)
-        if rule.spares_abandoned:
-            kept |= rule.kept(left, now_s)
-        for name, reason in kept.items():
+        counted = in_order([*line, *left]) if rule.spares_abandoned else line
+        for name, reason in rule.kept(counted, now_s).items():
             reasons.setdefault(name, []).append(reason)
     return {name: "; ".join(dict.fromkeys(texts)) for name, texts in reasons.items()}
 
@@ -202,13 +201,16 @@ class _Last:
 
 @dataclass(frozen=True)
 class _Best:
-    spares_abandoned: ClassVar[bool] = False
+    spares_abandoned: ClassVar[bool] = True  # a good model is a good model, wherever the training went afterwards
     count: int
     by: str
     mode: str
 
     def kept(self, line: Sequence[Checkpoint], now_s: float) -> dict[CheckpointName, str]:  # noqa: ARG002
         sign = 1 if self.mode == "min" else -1
+        if not any(self.by in c.metrics for c in line):
+            # A misspelt name must not cost the models it was meant to keep.
+            return dict.fromkeys((c.id for c in line), f"{NO_METRIC} {self.by!r}, so no best can be told")
         scored = [c for c in line if not math.isnan(c.metrics.get(self.by, math.nan))]
         scored.reverse()  # and the sort is stable: of equals the newer one counts as better
         ranked = sorted(scored, key=lambda c: sign * c.metrics[self.by])

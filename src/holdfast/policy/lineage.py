@@ -3,12 +3,12 @@
 Order is (attempt, step, seq), never time: clocks go backwards, attempts do not. Imports are light, for `holdfast ls`.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from math import isnan
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.names import parse_checkpoint_id
-from holdfast.core.values import Checkpoint, CheckpointName
+from holdfast.core.values import Checkpoint, CheckpointName, Fork
 
 __all__ = ["ABANDONED", "LIVE", "abandoned_tips", "branches", "choose", "in_order", "live_line"]
 
@@ -21,6 +21,7 @@ _UNKNOWN = "?"
 
 _HOW_TO_LIST = "`holdfast ls RUN` lists what there is"
 _NEAREST_SHOWN = 3
+_MAX_STEP_DIGITS = 18  # as in an id; Python itself refuses thousands
 
 
 def in_order(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
@@ -29,11 +30,16 @@ def in_order(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def live_line(
-    checkpoints: Iterable[Checkpoint], *, origin: CheckpointName | None = None, attempt: int | None = None
+    checkpoints: Iterable[Checkpoint],
+    *,
+    origin: CheckpointName | None = None,
+    attempt: int | None = None,
+    forks: Sequence[Fork] = (),
 ) -> set[CheckpointName]:
     """The ids on the line that leads to the newest checkpoint; what is not on it was left behind by a rollback.
 
-    A running attempt that may not have saved yet is given by its number and the checkpoint it was restored from.
+    A running attempt that may not have saved yet is given by its number, the checkpoint it was restored from, and the
+    forks of its line.
     """
     by_attempt = _by_attempt(checkpoints)
     if attempt is None:
@@ -41,8 +47,9 @@ def live_line(
             return set()
         attempt = max(by_attempt)
         origin = _origin_said_by(by_attempt[attempt])
+        forks = by_attempt[attempt][-1].forks
     line = {checkpoint.id for checkpoint in by_attempt.get(attempt, ())}
-    return line | _ancestors(by_attempt, attempt, origin)
+    return line | _ancestors(by_attempt, attempt, origin, forks)
 
 
 def branches(
@@ -100,13 +107,13 @@ def _by_attempt(checkpoints: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]
 def _line_to(ordered: list[Checkpoint], tip: Checkpoint) -> set[CheckpointName]:
     by_attempt = _by_attempt(ordered)
     own = {c.id for c in by_attempt[tip.attempt] if _place(c) <= _place(tip)}
-    return own | _ancestors(by_attempt, tip.attempt, _origin_said_by(by_attempt[tip.attempt]))
+    return own | _ancestors(by_attempt, tip.attempt, _origin_said_by(by_attempt[tip.attempt]), tip.forks)
 
 
 def _ancestors(
-    by_attempt: dict[int, list[Checkpoint]], attempt: int, origin: CheckpointName | None
+    by_attempt: dict[int, list[Checkpoint]], attempt: int, origin: CheckpointName | None, forks: Sequence[Fork]
 ) -> set[CheckpointName]:
-    line: set[CheckpointName] = set()
+    line: list[Checkpoint] = []
     while origin is not None:
         named = parse_checkpoint_id(origin)
         # An attempt continues an older one. Anything else is forged, and following it might never end.
@@ -118,9 +125,16 @@ def _ancestors(
         step = named.step if named is not None else by_attempt[attempt][0].step
         attempt = max(older)
         shared = _up_to(by_attempt[attempt], origin, step=step)
-        line.update(checkpoint.id for checkpoint in shared)
+        line += shared
         origin = _origin_said_by(by_attempt[attempt])
-    return line
+    # Where every checkpoint of an attempt in between was pruned, only the forks tell what it had left behind.
+    return {checkpoint.id for checkpoint in line if not any(_left_behind(checkpoint, fork) for fork in forks)}
+
+
+def _left_behind(checkpoint: Checkpoint, fork: Fork) -> bool:
+    named = parse_checkpoint_id(fork.origin) if fork.origin is not None else None
+    kept_up_to = (named.attempt, named.step) if named is not None else (-1, -1)
+    return checkpoint.attempt < fork.attempt and (checkpoint.attempt, checkpoint.step) > kept_up_to
 
 
 def _origin_said_by(checkpoints: list[Checkpoint]) -> CheckpointName | None:
@@ -147,7 +161,7 @@ def _chosen(ordered: list[Checkpoint], which: str | int, *, by: str | None, mode
             f"cannot choose a checkpoint by {which!r} ({type(which).__name__})",
             hint='give "latest", "best", a step as an integer, or an id',
         )
-    if isinstance(which, str) and which.isdecimal() and which.isascii():
+    if isinstance(which, str) and which.isdecimal() and which.isascii() and len(which) <= _MAX_STEP_DIGITS:
         which = int(which)
     if isinstance(which, int):
         return _at_step(ordered, which)
@@ -186,11 +200,9 @@ def _best(ordered: list[Checkpoint], *, by: str | None, mode: str) -> Checkpoint
             f"best: none of {len(usable)} checkpoints has a number for metric {name!r} (there are: {_listed(known)})",
             hint="name a metric that was saved with by=, or save one with metrics={...}",
         )
-    live = live_line(ordered)
-    ranked = [c for c in scored if c.id in live] or scored
     sign = 1 if mode == "min" else -1
-    # `min` takes the first of equals; reversed, that is the newer one.
-    return min(reversed(ranked), key=lambda c: sign * c.metrics[name])
+    # A good model is a good model, also on an abandoned branch. Of equals `min` takes the first: reversed, the newer.
+    return min(reversed(scored), key=lambda c: sign * c.metrics[name])
 
 
 def _only_metric(usable: list[Checkpoint]) -> str:

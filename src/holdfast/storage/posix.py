@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.core.clock import Clock, SystemClock
-from holdfast.core.errors import BlobMissingError, IntegrityError
+from holdfast.core.errors import BlobMissingError, IntegrityError, UsageError
 from holdfast.core.names import LOCK_NAME, check_name
 from holdfast.storage.files import FileKind, Files, Info, Space, close_quietly
 from holdfast.storage.group_directories import GroupDirectories
@@ -53,6 +53,8 @@ class PosixStore:
 
         `direct`: write and read past the page cache where the file system allows it.
         """
+        if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+            raise UsageError(f"{path!r} is not a path", hint="give the path of a directory for the run, as text")
         self._location = os.fspath(path)
         self._files = Files() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock

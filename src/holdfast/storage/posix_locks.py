@@ -59,7 +59,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.guard = threading.Lock()
+        # Reentrant: a signal handler may save while the interrupted code, in the same thread, has it.
+        self.guard = threading.RLock()
         self.kept: dict[_Identity, LockedFile] = {}
 
 

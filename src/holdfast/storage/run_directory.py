@@ -104,10 +104,13 @@ def _check(path: str, descriptor: int, *, readonly: bool, files: Files) -> None:
             f"{path}: belongs to user {info.uid}, not to user {os.geteuid()}",
             hint="choose a directory of your own; holdfast cp copies a run that you may read",
         )
-    if not may_write:
+    if not may_write and info.mode & _MODE == _MODE:
         raise RunError(
-            f"{path}: cannot be written (mode {info.mode:04o}, or a read-only mount)", hint=f"chmod u+rwx {path}"
+            f"{path}: cannot be written, though its mode ({info.mode:04o}) allows it: a read-only mount",
+            hint=f"findmnt -T {path} shows the mount; after a disk error Linux remounts by itself, see dmesg",
         )
+    if not may_write:
+        raise RunError(f"{path}: cannot be written (mode {info.mode:04o})", hint=f"chmod u+rwx {path}")
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -1,15 +1,18 @@
 """`holdfast cp`: copy a checkpoint or a run, verified at both ends."""
 
 import argparse
+import os
 
+from holdfast.cli.choosing import best_of, pick
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
+from holdfast.cli.parser import add_best
 from holdfast.cli.progress import progress_bar
 from holdfast.cli.reading import source_of
-from holdfast.cli.runs import Run, parse_place, pick
+from holdfast.cli.runs import Run, parse_place
 from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import NoCheckpointError
+from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.engine.transfer import copy_checkpoints, copy_journal
 from holdfast.policy.lineage import in_order
 from holdfast.storage.posix import PosixStore
@@ -32,19 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("source", metavar="RUN[:WHICH]", help="a run, or one checkpoint of it")
     parser.add_argument("target", metavar="DST", help="the directory of the copy")
-    parser.add_argument("--by", metavar="METRIC", help="the metric for `best`")
-    parser.add_argument("--mode", choices=("min", "max"), default="min", help="whether small or large is best")
+    add_best(parser)
 
 
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Copy and say what was copied."""
     place = parse_place(arguments.source)
+    best = best_of(arguments, *([] if place.which is None else [place.which]))
+    _check_apart(place.run, arguments.target)
     with Run(place.run) as opened:
         checkpoints = opened.catalog().checkpoints
         if place.which is None:
             wanted = [c for c in in_order(checkpoints) if not c.quarantined]
         else:
-            wanted = [pick(checkpoints, place.which, by=arguments.by, mode=arguments.mode, where=place.run)]
+            wanted = [pick(checkpoints, place.which, best=best, where=place.run)]
         if not wanted:
             raise NoCheckpointError(f"{place.run} has no checkpoint to copy", hint=f"holdfast ls {place.run}")
         target = PosixStore(arguments.target, create=True)
@@ -60,7 +64,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     if out.json:
         out.document({"source": place.run, "target": arguments.target, **done._asdict(), "quarantined": left})
         return OK
-    there = f"; {len(done.already_there)} were there already" if done.already_there else ""
+    present = len(done.already_there)
+    there = f"; {present} {'was' if present == 1 else 'were'} there already" if present else ""
     out.line(
         f"{arguments.target}: {count(len(done.copied), 'checkpoint')} copied, {size(done.size_bytes)}, verified{there}"
     )
@@ -69,3 +74,11 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     for name in left:
         out.remark(f"{name} is quarantined and was not copied")
     return OK
+
+
+def _check_apart(source: str, target: str) -> None:
+    """UsageError where the copy would be the run itself, or foreign files inside of it."""
+    run, copy = os.path.realpath(source), os.path.realpath(target)
+    if copy == run or copy.startswith(os.path.join(run, "")):
+        where = "is the run itself" if copy == run else f"is inside of {source}"
+        raise UsageError(f"{target} {where}", hint="copy to a directory outside of the run")

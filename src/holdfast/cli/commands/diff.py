@@ -1,9 +1,12 @@
 """`holdfast diff`: what differs between two checkpoints, and by how much."""
 
 import argparse
+import os
 
+from holdfast.cli.choosing import LATEST, pick
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
+from holdfast.cli.parser import whole
 from holdfast.cli.progress import progress_bar
 from holdfast.cli.reading import source_of
 from holdfast.cli.runs import Place, Run, parse_place
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("places", metavar="RUN A B | RUN1:A RUN2:B", nargs="+", help="a run and two of its checkpoints")
     parser.add_argument("--only", metavar="PATH", help="only this part of the tree, for example model")
     parser.add_argument(
-        "--limit", metavar="N", type=int, default=40, help="show at most N lines of each kind (default: 40)"
+        "--limit", metavar="N", type=whole(0), default=40, help="show at most N lines of each kind (default: 40)"
     )
 
 
@@ -41,7 +44,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     """Compare and print."""
     before, after = _places(arguments.places)
     with Run(before.run) as old_run, Run(after.run) as new_run:
-        old, new = old_run.choose(before.which or "latest"), new_run.choose(after.which or "latest")
+        old = pick(old_run.catalog().checkpoints, before.which or LATEST, where=before.run)
+        new = pick(new_run.catalog().checkpoints, after.which or LATEST, where=after.run)
         with progress_bar("comparing", old.size_bytes + new.size_bytes, quiet=out.json) as progress:
             old_source, new_source = source_of(old_run, progress), source_of(new_run, progress)
             found = compare(old_source, old.id, new_source, new.id, only=arguments.only)
@@ -56,9 +60,16 @@ def _places(given: list[str]) -> tuple[Place, Place]:
     if len(given) == 3:
         run = parse_place(given[0]).run
         return Place(run, given[1]), Place(run, given[2])
-    if len(given) == 2:
-        return parse_place(given[0]), parse_place(given[1])
-    raise UsageError(f"{len(given)} arguments", hint="holdfast diff RUN A B, or holdfast diff RUN1:A RUN2:B")
+    if len(given) != 2:
+        found = f"{count(len(given), 'argument')} given, two checkpoints are to be compared"
+        raise UsageError(f"diff: {found}", hint="holdfast diff RUN A B, or holdfast diff RUN1:A RUN2:B")
+    before, after = parse_place(given[0]), parse_place(given[1])
+    if after.which is None and os.sep not in after.run and not os.path.exists(after.run):
+        # `diff runs/mnist 560` or `diff runs/mnist:560 570`: a WHICH where a run should be.
+        lacking = "a second WHICH is missing" if before.which is None else f"{given[1]} names no run"
+        hint = f"holdfast diff {before.run} {before.which or given[1]} {given[1] if before.which else LATEST}"
+        raise UsageError(f"diff: {lacking}", hint=hint)
+    return before, after
 
 
 def _print(old: Checkpoint, new: Checkpoint, found: Difference, limit: int, out: Output) -> None:
@@ -77,7 +88,7 @@ def _print(old: Checkpoint, new: Checkpoint, found: Difference, limit: int, out:
             Column("", shrink=True),
         ]
         out.table(columns, [_array_row(change) for change in found.arrays[:limit]])
-        _more(len(found.arrays) - limit, "arrays", out)
+        _more(len(found.arrays) - limit, "array", out)
     random = [change for change in found.values if change.path.startswith(RANDOM_ROOT)]
     values = [change for change in found.values if not change.path.startswith(RANDOM_ROOT)]
     if values:
@@ -89,7 +100,7 @@ def _print(old: Checkpoint, new: Checkpoint, found: Difference, limit: int, out:
             Column("after", shrink=True),
         ]
         out.table(columns, [_value_row(change) for change in values[:limit]])
-        _more(len(values) - limit, "values", out)
+        _more(len(values) - limit, "value", out)
     out.line()
     if random:
         out.line(f"random state differs: {', '.join(change.path.removeprefix(RANDOM_ROOT + '.') for change in random)}")
@@ -117,9 +128,9 @@ def _value_row(change: ValueChange) -> list[Cell | str]:
     return [Cell(change.path, style), Cell(what, style), change.before, change.after]
 
 
-def _more(count_left: int, what: str, out: Output) -> None:
-    if count_left > 0:
-        out.line(f"… and {count_left} more {what} (--limit)", Style.DIM)
+def _more(left: int, noun: str, out: Output) -> None:
+    if left > 0:
+        out.line(f"… and {count(left, f'more {noun}')} (--limit)", Style.DIM)
 
 
 def _summarise(found: Difference, values: int, out: Output) -> None:

@@ -34,7 +34,8 @@ _STYLES = {doctor.OK: Style.GREEN, doctor.WARN: Style.YELLOW, doctor.FAIL: Style
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("path", metavar="RUN|DIR", nargs="?", default=".", help="a run, or any directory (default: .)")
-    parser.add_argument("--speed", metavar="SIZE", default="256M", help="how much to write for the speed test (256M)")
+    about = "write this much for the speed test, at least 8M; 0 leaves it out (default: 256M)"
+    parser.add_argument("--speed", metavar="SIZE", default="256M", help=about)
     parser.add_argument("--strict", action="store_true", help="warnings count as failures")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
@@ -27,7 +28,7 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_run(parser)
-    add_choice(parser, default="latest")
+    add_choice(parser, optional=True)
     parser.add_argument("--to", metavar="FILE", required=True, help="the new file, ending in .safetensors, .pt or .npz")
     parser.add_argument("--only", metavar="PATH", help="only this part of the tree, for example model")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -36,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Export and say what was written."""
     suffix_of(arguments.to)
+    which = arguments.which or LATEST
+    best = best_of(arguments, which)
     with Run(arguments.run) as opened:
-        checkpoint = opened.choose(arguments.which, by=arguments.by, mode=arguments.mode)
+        checkpoint = pick(opened.catalog().checkpoints, which, best=best, where=arguments.run)
         with progress_bar("exporting", checkpoint.size_bytes, quiet=out.json) as progress:
             source = source_of(opened, progress)
             done = export_checkpoint(source, checkpoint.id, arguments.to, only=arguments.only, replace=arguments.force)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
+from holdfast.cli.parser import whole
 from holdfast.cli.runs import Run, find_runs, parse_place
 from holdfast.cli.states import STATE_STYLES, describe, states_of
 from holdfast.cli.table import Cell, Column, Style
@@ -38,7 +39,7 @@ _Field = tuple[Column, Callable[[Checkpoint], Cell]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("run", metavar="RUN", nargs="?", default=".", help="a run, or a directory of runs (default: .)")
-    parser.add_argument("-n", "--newest", metavar="N", type=int, help="only the newest N")
+    parser.add_argument("-n", "--newest", metavar="N", type=whole(1), help="only the newest N")
     parser.add_argument("--ids", action="store_true", help="show the id of each checkpoint")
     parser.add_argument("--live", action="store_true", help="leave abandoned and quarantined ones out")
 
@@ -62,7 +63,7 @@ def _list_checkpoints(opened: Run, arguments: argparse.Namespace, out: Output) -
     if arguments.live:
         shown = [c for c in shown if not {"abandoned", "quarantined"} & set(states[c.id])]
     if arguments.newest is not None:
-        shown = shown[max(0, len(shown) - max(0, arguments.newest)) :]
+        shown = shown[-arguments.newest :]
     if out.json:
         out.document(_document(opened, catalog, [describe(c, states[c.id]) for c in shown], holder))
         return OK
@@ -134,10 +135,12 @@ def _summary(opened: Run, catalog: Catalog, shown: int, holder: Holder | None) -
     free = size(opened.store.space().free_bytes)
     lines = [(f"{some}{count(len(checkpoints), 'checkpoint')}, {total}; {free} free", Style.PLAIN)]
     if holder is not None:
-        lines.append((f"{'being written by' if holder.alive else 'last written by'} {holder}", Style.PLAIN))
+        written = f"being written by {holder}" if holder.alive else f"last written by {holder}, which has ended"
+        lines.append((written, Style.PLAIN))
     if catalog.garbage and not (holder is not None and holder.alive and len(catalog.garbage) == 1):
         left = f"{count(len(catalog.garbage), 'unfinished directory', 'unfinished directories')} left by a crash"
-        lines.append((f"{left}; the next save or `holdfast prune --garbage` removes them", Style.YELLOW))
+        remedy = f"the next save or `holdfast prune {opened.path} --garbage` cleans up"
+        lines.append((f"{left}; {remedy}", Style.YELLOW))
     return lines
 
 

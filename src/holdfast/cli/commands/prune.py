@@ -1,11 +1,13 @@
 """`holdfast prune`: remove what is not to be kept, with the reason for each."""
 
 import argparse
+import math
 from collections.abc import Sequence
 
+from holdfast.cli.choosing import check_metric
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
-from holdfast.cli.parser import add_run, add_yes
+from holdfast.cli.parser import add_best, add_run, add_yes, whole
 from holdfast.cli.runs import Run
 from holdfast.cli.table import Cell, Column, Style
 from holdfast.cli.words import count, parse_bytes, size
@@ -37,13 +39,12 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_run(parser)
-    parser.add_argument("--keep-last", metavar="N", type=int, help="keep the newest N")
-    parser.add_argument("--keep-best", metavar="N", type=int, help="keep the best N by a metric")
-    parser.add_argument("--by", metavar="METRIC", help="the metric for --keep-best")
-    parser.add_argument("--mode", choices=("min", "max"), default="min", help="whether small or large is best")
-    parser.add_argument("--keep-every-steps", metavar="N", type=int, help="keep the first at or after each N steps")
-    parser.add_argument("--keep-every-epochs", metavar="N", type=int, help="keep the first of every N epochs")
-    parser.add_argument("--keep-days", metavar="DAYS", type=float, help="keep what is younger")
+    parser.add_argument("--keep-last", metavar="N", type=whole(0), help="keep the newest N")
+    parser.add_argument("--keep-best", metavar="N", type=whole(0), help="keep the best N by a metric")
+    add_best(parser, for_what="--keep-best")
+    parser.add_argument("--keep-every-steps", metavar="N", type=whole(1), help="keep the first of every N steps")
+    parser.add_argument("--keep-every-epochs", metavar="N", type=whole(1), help="keep the first of every N epochs")
+    parser.add_argument("--keep-days", metavar="DAYS", type=_days, help="keep what is younger")
     parser.add_argument("--max-size", metavar="SIZE", help="then give up the oldest until the rest fits, e.g. 50G")
     parser.add_argument("--abandoned", action="store_true", help="remove all that a rollback left behind")
     parser.add_argument("--quarantined", action="store_true", help="remove quarantined ones")
@@ -57,7 +58,11 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     rule = _rule(arguments)
     with Run(arguments.run, writable=not arguments.dry_run) as opened:
         catalog = opened.catalog()
-        verdicts = plan_prune(catalog, rule, SystemClock(), drop_abandoned=arguments.abandoned)
+        usable = [c for c in catalog.checkpoints if not c.quarantined]
+        if arguments.by is not None and usable:
+            check_metric(usable, arguments.by, where=arguments.run)
+        plan = plan_prune(catalog, rule, SystemClock(), drop_abandoned=arguments.abandoned)
+        verdicts = [_spelled(verdict, rule, arguments.max_size) for verdict in plan]
         if arguments.quarantined:
             verdicts = [_without_quarantine(verdict, catalog) for verdict in verdicts]
         garbage = _removable_garbage(opened, catalog) if arguments.garbage else []
@@ -82,6 +87,11 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _rule(arguments: argparse.Namespace) -> Keep:
+    for option in ("by", "mode"):
+        if arguments.keep_best is None and getattr(arguments, option) is not None:
+            raise UsageError(f"prune: --{option} needs --keep-best", hint="for example --keep-best 2 --by val_loss")
+    if arguments.keep_best is not None and arguments.by is None:
+        raise UsageError("prune: --keep-best needs --by", hint="for example --keep-best 2 --by val_loss")
     rules = {
         "last": arguments.keep_last,
         "best": arguments.keep_best,
@@ -92,10 +102,30 @@ def _rule(arguments: argparse.Namespace) -> Keep:
         "max_bytes": None if arguments.max_size is None else parse_bytes(arguments.max_size),
     }
     if any(value is not None for value in rules.values()):
-        return keep(**rules, mode=arguments.mode)
+        return keep(**rules, mode=arguments.mode or "min")
     if arguments.abandoned or arguments.quarantined or arguments.garbage:
         return KEEP_ALL
     raise UsageError("prune: nothing says what to keep", hint="for example --keep-last 3; --dry-run only shows")
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not math.isfinite(days) or days < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
+    return days
+
+
+def _spelled(verdict: Verdict, rule: Keep, max_size: str | None) -> Verdict:
+    """The verdict in the words of the command line."""
+    over, everything = f"over max_bytes={rule.max_bytes}: ", "everything is kept"
+    if not verdict.reason.startswith(over):
+        return verdict
+    others = [reason for reason in verdict.reason.removeprefix(over).split("; ") if reason != everything]
+    otherwise = f" (but for that: {'; '.join(others)})" if others else ""
+    return verdict._replace(reason=f"over --max-size {max_size}{otherwise}")
 
 
 def _without_quarantine(verdict: Verdict, catalog: Catalog) -> Verdict:

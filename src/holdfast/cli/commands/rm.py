@@ -1,25 +1,27 @@
 """`holdfast rm`: remove checkpoints by hand."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from holdfast.cli.choosing import best_of, pick
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, add_yes
-from holdfast.cli.runs import Run, pick
+from holdfast.cli.runs import Run
 from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
 from holdfast.engine.pruning import is_complete
+from holdfast.policy.lineage import in_order, live_line
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = """\
-Remove checkpoints. The last good one, the last verified one and pinned ones are refused without --force: after that the
-training could only start over."""
+Remove checkpoints. Pinned ones, the last verified one (the newest that was read back and found intact) and the last
+good one are refused without --force; then nothing is removed, and the exit status is 1."""
 EXAMPLES = (
     "holdfast rm runs/mnist 1200",
     "holdfast rm runs/mnist 1000 1100 --yes",
@@ -38,13 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Check, ask, remove."""
+    best = best_of(arguments, *arguments.which)
     with Run(arguments.run, writable=True) as opened:
         checkpoints = opened.catalog().checkpoints
-        by, mode = arguments.by, arguments.mode
-        picked = [pick(checkpoints, which, by=by, mode=mode, where=arguments.run) for which in arguments.which]
+        picked = [pick(checkpoints, which, best=best, where=arguments.run) for which in arguments.which]
         doomed = list({checkpoint.id: checkpoint for checkpoint in picked}.values())
-        if not arguments.force:
-            _check(opened, checkpoints, doomed)
+        refused = [] if arguments.force else list(_refusals(opened, checkpoints, doomed))
+        if refused:
+            return _refuse(arguments.run, refused, out)
         listed = ", ".join(f"step {c.step} ({c.id})" for c in doomed)
         if not out.confirm(f"remove {listed}?", yes=arguments.yes):
             return NO
@@ -54,24 +57,53 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         Journal(opened.store, SystemClock(), 0).record("removed", by="holdfast rm", removed=removed)
     freed_bytes = sum(checkpoint.size_bytes for checkpoint in doomed)
     if out.json:
-        out.document({"run": arguments.run, "removed": removed, "freed_bytes": freed_bytes})
+        out.document({"run": arguments.run, "removed": removed, "freed_bytes": freed_bytes, "refused": []})
     else:
         out.line(f"{count(len(removed), 'checkpoint')} removed, {size(freed_bytes)} freed")
     return OK
 
 
-def _check(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[Checkpoint]) -> None:
-    """UsageError where a restart would miss one of them (I6)."""
+class _Refusal(NamedTuple):
+    id: str
+    reason: str
+    hint: str
+
+
+def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[Checkpoint]) -> Iterator[_Refusal]:
+    """Which of them a person or a restart would miss (I6)."""
     names = {checkpoint.id for checkpoint in doomed}
     left = [c for c in checkpoints if c.id not in names and not c.quarantined]
-    hint = "--force removes it all the same"
+    newest_good = next((c for c in reversed(in_order(doomed)) if not c.quarantined), None)
+    is_last_good = newest_good is not None and not any(
+        is_complete(opened.store, opened.run_id, c.id) for c in reversed(in_order(left))
+    )
+    last_verified = _last_verified(checkpoints)
     for checkpoint in doomed:
         if checkpoint.pinned:
-            raise UsageError(f"step {checkpoint.step} is pinned", hint=f"holdfast unpin first, or {hint}")
-    good = [checkpoint for checkpoint in doomed if not checkpoint.quarantined]
-    if good and not any(is_complete(opened.store, opened.run_id, c.id) for c in reversed(left)):
-        raise UsageError(f"step {good[-1].step} is the last good checkpoint of {opened.path}", hint=hint)
-    verified = [checkpoint for checkpoint in good if checkpoint.verified]
-    if verified and not any(c.verified for c in left):
-        hint = f"verify another one first (holdfast verify {opened.path} --all); {hint}"
-        raise UsageError(f"step {verified[-1].step} is the last verified checkpoint of {opened.path}", hint=hint)
+            hint = f"`holdfast unpin {opened.path} {checkpoint.step}` first"
+            yield _Refusal(checkpoint.id, f"step {checkpoint.step} is pinned", hint)
+        if checkpoint is newest_good and is_last_good:
+            yield _Refusal(checkpoint.id, f"step {checkpoint.step} is the last good checkpoint of {opened.path}", "")
+        elif checkpoint.id == last_verified:
+            is_newest = in_order([*left, checkpoint])[-1] is checkpoint
+            hint = "" if is_newest else f"verify a newer one first: holdfast verify {opened.path}"
+            reason = f"step {checkpoint.step} is the last verified checkpoint of {opened.path}"
+            yield _Refusal(checkpoint.id, reason, hint)
+
+
+def _last_verified(checkpoints: Sequence[Checkpoint]) -> str | None:
+    """The one that no pruning takes either (`policy.keep`): on the live line, if there is one."""
+    live = live_line(checkpoints)
+    verified = [c for c in in_order(checkpoints) if c.verified and not c.quarantined]
+    found = [c for c in verified if c.id in live] or verified
+    return found[-1].id if found else None
+
+
+def _refuse(run_path: str, refused: Sequence[_Refusal], out: Output) -> int:
+    if out.json:
+        refusals = [refusal._asdict() for refusal in refused]
+        out.document({"run": run_path, "removed": [], "freed_bytes": 0, "refused": refusals})
+    for refusal in refused:
+        out.remark(f"holdfast: refused: {refusal.reason}")
+        out.remark(f"  hint: {refusal.hint}{'; ' if refusal.hint else ''}--force removes it all the same")
+    return NO

@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
+from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
-from holdfast.cli.parser import add_choice, add_run
+from holdfast.cli.parser import add_choice, add_run, whole
 from holdfast.cli.reading import source_of
-from holdfast.cli.runs import Run, parse_place, pick
+from holdfast.cli.runs import Run, parse_place
 from holdfast.cli.states import STATE_STYLES, describe, states_of
 from holdfast.cli.table import Cell, Column, Style
-from holdfast.cli.tree import Item, grow, tree_lines
+from holdfast.cli.tree import Item, Steps, grow, tree_lines
 from holdfast.cli.words import age, amount, count, metric, size
 from holdfast.core.clock import utc_text
+from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.leafwise import leaf_bytes
 from holdfast.engine.loading import read_manifest
@@ -23,6 +25,8 @@ from holdfast.engine.marks import PINNED, read_reason
 from holdfast.engine.outline import Entry, outline, path_steps, value_text
 from holdfast.engine.provenance import Drift, collect_provenance, compare_provenance
 from holdfast.format.manifest import Body, LeafRecord
+from holdfast.format.nodes import Node
+from holdfast.format.select import entries
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
@@ -41,9 +45,9 @@ _LABEL_WIDTH = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_run(parser)
-    add_choice(parser, default="latest")
+    add_choice(parser, optional=True)
     parser.add_argument(
-        "--depth", metavar="N", type=int, help="open the tree N levels deep (default: what fits a screen)"
+        "--depth", metavar="N", type=whole(1), help="open the tree N levels deep (default: what fits a screen)"
     )
     parser.add_argument("--leaves", action="store_true", help="list every array on a line of its own")
     parser.add_argument("--drift", action="store_true", help="compare versions and host with this machine now")
@@ -52,10 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Read the manifest and print it."""
     place = parse_place(arguments.run)
+    if place.which and arguments.which:
+        raise UsageError(f"{arguments.run} is one checkpoint, and {arguments.which} another", hint="name one of them")
+    which = place.which or arguments.which or LATEST
+    best = best_of(arguments, which)
     with Run(place.run) as opened:
         checkpoints = opened.catalog().checkpoints
-        which = place.which or arguments.which
-        checkpoint = pick(checkpoints, which, by=arguments.by, mode=arguments.mode, where=place.run)
+        checkpoint = pick(checkpoints, which, best=best, where=place.run)
         states = states_of(checkpoints)[checkpoint.id]
         body = read_manifest(source_of(opened), checkpoint.id).body
         pin_note = read_reason(opened.store, checkpoint.id, PINNED) if checkpoint.pinned else ""
@@ -143,7 +150,7 @@ def _print_leaves(leaves: Sequence[LeafRecord], out: Output) -> None:
 
 
 def _print_tree(body: Body, depth: int | None, out: Output) -> None:
-    root = grow(_item(entry, body.leaves) for entry in outline(body.tree))
+    root = grow((_item(entry, body.leaves) for entry in outline(body.tree)), list(_objects(body.tree, "")))
     rows: list[list[Cell | str]] = [[what, Cell(weight, Style.DIM)] for what, weight in tree_lines(root, depth=depth)]
     if not rows:
         out.line("the tree is empty")
@@ -151,6 +158,15 @@ def _print_tree(body: Body, depth: int | None, out: Output) -> None:
     out.table([Column("tree", shrink=True), Column("size", right=True)], rows)
     if body.random is not None:
         out.line("and the state of the random generators", Style.DIM)
+
+
+def _objects(tree: Node, path: str) -> Iterator[Steps]:
+    """Where an object's `state_dict` begins."""
+    for place, node in entries(tree, path):
+        if isinstance(node, dict) and node.get("kind") == "state":
+            yield tuple(path_steps(place))
+        else:
+            yield from _objects(node, place)
 
 
 def _item(entry: Entry, leaves: Sequence[LeafRecord]) -> Item:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from holdfast.cli.choosing import best_of, pick
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
@@ -22,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Take the mark off."""
+    best = best_of(arguments, arguments.which)
     with Run(arguments.run, writable=True) as opened:
-        checkpoint = opened.choose(arguments.which, by=arguments.by, mode=arguments.mode)
+        checkpoint = pick(opened.catalog().checkpoints, arguments.which, best=best, where=arguments.run)
         clear_mark(opened.store, checkpoint.id, PINNED)
     if out.json:
         out.document({"run": arguments.run, "id": checkpoint.id, "pinned": False})

@@ -3,16 +3,17 @@
 import argparse
 from collections.abc import Sequence
 
+from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
 from holdfast.cli.progress import progress_bar
 from holdfast.cli.reading import source_of
-from holdfast.cli.runs import Run, pick
+from holdfast.cli.runs import Run
 from holdfast.cli.table import Style
 from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError
+from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.marks import QUARANTINED, VERIFIED, clear_mark, set_mark
 from holdfast.engine.verify import Verification, verify_checkpoint
@@ -34,7 +35,7 @@ _NAMES_SHOWN = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_run(parser)
-    add_choice(parser, default="latest")
+    add_choice(parser, optional=True)
     parser.add_argument("--all", action="store_true", help="all checkpoints, quarantined ones too")
     parser.add_argument("--quarantine", action="store_true", help="mark damaged ones, so that no restore uses them")
     parser.add_argument("--release", action="store_true", help="take the mark off quarantined ones that are intact")
@@ -42,12 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Verify, mark, report."""
+    if arguments.all and arguments.which:
+        raise UsageError(f"--all and {arguments.which} exclude each other", hint="leave one of them out")
+    which = arguments.which or LATEST
+    best = best_of(arguments, *([] if arguments.all else [which]))
     with _open(arguments) as opened:
         checkpoints = opened.catalog().checkpoints
-        if arguments.all:
-            wanted = in_order(checkpoints)
-        else:
-            wanted = [pick(checkpoints, arguments.which, by=arguments.by, mode=arguments.mode, where=arguments.run)]
+        wanted = in_order(checkpoints) if arguments.all else [pick(checkpoints, which, best=best, where=arguments.run)]
         if not wanted:
             raise NoCheckpointError(f"{arguments.run} has no checkpoints yet", hint="save one first")
         found = _verify(opened, wanted, out)

@@ -1,0 +1,78 @@
+"""From what was typed to one checkpoint: a step, `latest`, `best` by a metric, an id or its beginning."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from math import isnan
+from typing import NamedTuple
+
+from holdfast.core.errors import NoCheckpointError, UsageError
+from holdfast.core.values import Checkpoint
+from holdfast.policy.lineage import choose, live_line
+
+__all__ = ["BEST", "LATEST", "Best", "best_of", "check_metric", "pick"]
+
+LATEST, BEST = "latest", "best"
+_NAMES_SHOWN = 10
+
+
+class Best(NamedTuple):
+    """What `best` means."""
+
+    by: str | None = None
+    """None where there is only one metric."""
+    mode: str = "min"
+
+
+def best_of(arguments: argparse.Namespace, *which: str) -> Best:
+    """--by and --mode, which make sense only where `best` is among what was asked for."""
+    given = _option_of(arguments)
+    if given and BEST not in which:
+        asked = ", ".join(which) or "a whole run"
+        raise UsageError(
+            f"{given} goes with `best`, and {asked} is asked for", hint=f"leave {given} out, or ask for `best`"
+        )
+    return Best(arguments.by, arguments.mode or "min")
+
+
+def pick(checkpoints: Sequence[Checkpoint], which: str, *, where: str, best: Best | None = None) -> Checkpoint:
+    """The checkpoint that is meant; errors name the run."""
+    by, mode = best or Best()
+    if which == BEST:
+        _check_best(checkpoints, by, where)
+    try:
+        return choose(checkpoints, which, by=by, mode=mode)[0]
+    except NoCheckpointError as error:
+        # A person may want to look at a quarantined one by its step; only restoring must not take it.
+        named = [c for c in checkpoints if which.isdecimal() and str(c.step) == (which.lstrip("0") or "0")]
+        live = live_line(checkpoints)
+        if named:
+            return ([c for c in named if c.id in live] or named)[-1]
+        raise NoCheckpointError(f"{where}: {error.message}", hint=error.hint.replace(" RUN", f" {where}")) from error
+
+
+def check_metric(checkpoints: Iterable[Checkpoint], name: str, *, where: str) -> None:
+    """UsageError where none of the checkpoints has a number for the metric."""
+    known = sorted({metric for c in checkpoints for metric, value in c.metrics.items() if not isnan(value)})
+    if name not in known:
+        hint = f"there {'are' if len(known) > 1 else 'is'} {_listed(known)}" if known else "save with metrics={...}"
+        raise UsageError(f"{where}: no checkpoint has a number for --by {name}", hint=hint)
+
+
+def _check_best(checkpoints: Sequence[Checkpoint], by: str | None, where: str) -> None:
+    usable = [c for c in checkpoints if not c.quarantined]
+    names = sorted({name for c in usable for name in c.metrics})
+    if by is not None and usable:
+        check_metric(usable, by, where=where)
+    elif len(names) > 1:
+        raise UsageError(
+            f"{where}: best by which metric? There are {_listed(names)}", hint=f"for example --by {names[0]}"
+        )
+
+
+def _option_of(arguments: argparse.Namespace) -> str:
+    return "--by" if arguments.by is not None else "--mode" if arguments.mode is not None else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

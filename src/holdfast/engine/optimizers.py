@@ -1,0 +1,154 @@
+"""What a checkpoint has for a torch optimizer or scheduler, and the program's own one cannot take.
+
+torch compares little of it: moments of a wrong shape are only noticed by the next step, or never.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from holdfast.engine.adapters import is_optimizer, is_unshaped
+from holdfast.format.frameworks import Frameworks, loaded
+from holdfast.format.keys import mapping_entries
+from holdfast.format.memory import ArraySpec
+from holdfast.format.nodes import Node, optional_field
+from holdfast.format.registry import type_name
+from holdfast.format.select import MAPPING_KINDS
+
+__all__ = ["Misfit", "misfit_slots", "why_left_alone"]
+
+# Keys of slots are numbers and text: neither torch nor JAX is needed to read them.
+_SPELLING = Frameworks("numpy")
+_ONE_PER_GROUP = ("base_lrs", "min_lrs")
+# L-BFGS keeps vectors over all parameters in the slot of the first one.
+_OVER_ALL = ("d", "prev_flat_grad")
+
+
+class Misfit(NamedTuple):
+    """A tensor in an optimizer's slot that does not go with the parameter."""
+
+    slot: object
+    """The key of the slot in the checkpoint."""
+    name: str
+    problem: str
+
+
+def why_left_alone(owner: Any, node: Node, current: object, *, saved_type: str) -> list[str]:
+    """Why nothing of it can be loaded into the program's optimizer or scheduler; nothing, for any other object.
+
+    `saved_type` is the name of the class that was saved, where it is known.
+    """
+    if not isinstance(current, Mapping):
+        return []
+    if is_optimizer(owner):
+        return _other_class(owner, node, saved_type) or _other_groups(node, current)
+    if _is_scheduler(owner):
+        return _other_counts(node, current)
+    return []
+
+
+def misfit_slots(owner: Any, node: Node, spec_of: Callable[[Node], ArraySpec]) -> Iterator[Misfit]:
+    """The tensors of wrong shape in the slots of an optimizer that is torch's own; of foreign ones nothing is known."""
+    if not _is_stock(type_name(type(owner))):
+        return
+    parameters = list(chain.from_iterable(group["params"] for group in owner.param_groups))
+    keys = chain.from_iterable(_saved_groups(node))
+    by_key = dict(zip(keys, parameters, strict=False))
+    for key, slot in _entries(_entry(node, "state")):
+        parameter: Any = by_key.get(key)
+        for name, item in [] if parameter is None or is_unshaped(parameter) else _entries(slot):
+            if isinstance(item, dict) and item.get("kind") in ("tensor", "array"):
+                found, expected = spec_of(item).shape, _expected_shape(str(name), parameter, parameters)
+                # Counters are scalars, whatever the parameter; older fused optimizers gave `step` a dimension.
+                if found not in ((), expected) and name != "step":
+                    problem = f"its parameter has {list(parameter.shape)}, the checkpoint {list(found)}"
+                    yield Misfit(key, str(name), f"wrong shape: {problem}")
+
+
+def _expected_shape(name: str, parameter: Any, parameters: list[Any]) -> tuple[int, ...]:
+    shape = tuple(parameter.shape)
+    if name == "row_var":  # Adafactor keeps a row and a column instead of the matrix
+        return (*shape[:-1], 1)
+    if name == "col_var":
+        return (*shape[:-2], 1, *shape[-1:])
+    if name in _OVER_ALL:
+        return (sum(each.numel() * (2 if each.is_complex() else 1) for each in parameters),)
+    return shape
+
+
+def _other_class(owner: Any, node: Node, saved_type: str) -> list[str]:
+    own_type = type_name(type(owner))
+    if _is_stock(own_type) and _is_stock(saved_type):
+        # torch moves its modules around; a class can take what its base class saved.
+        if saved_type.rpartition(".")[2] in (base.__name__ for base in type(owner).__mro__):
+            return []
+        return [f"class mismatch: the program has {own_type}, the checkpoint {saved_type}"]
+    if own_type == saved_type:
+        return []
+    # The class is not known, or may have been renamed. Versions of one optimizer add hyperparameters or lose them;
+    # where either has some that the other lacks, they are two.
+    own = set(getattr(owner, "defaults", ()))
+    # Schedulers and users put entries of their own into the groups.
+    known = own | {"params", "param_names"} | {name for group in owner.param_groups for name in group}
+    for group in _list_entry(node, "param_groups"):
+        saved = {name for name, _ in _entries(group)}
+        lacking, unknown = own - saved, saved - known
+        if lacking and unknown:
+            return [f"other hyperparameters: the program has {_listed(lacking)}, the checkpoint {_listed(unknown)}"]
+    return []
+
+
+def _other_groups(node: Node, current: Mapping[str, Any]) -> list[str]:
+    """How the groups of parameters differ. Slots go by the number of the parameter: then none can be trusted."""
+    theirs = [len(group) for group in _saved_groups(node)]
+    try:
+        own = [len(group["params"]) for group in current["param_groups"]]
+    except (LookupError, TypeError):  # a foreign optimizer that writes its state in another way
+        return []
+    if len(theirs) != len(own):
+        return [f"param_groups: the program has {len(own)} groups, the checkpoint {len(theirs)}"]
+    return [
+        f"param_groups[{index}]: the program has {mine} parameters, the checkpoint {saved}"
+        for index, (mine, saved) in enumerate(zip(own, theirs, strict=True))
+        if mine != saved
+    ]
+
+
+def _other_counts(node: Node, current: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in _ONE_PER_GROUP:
+        saved, own = _entry(node, name), current.get(name)
+        if isinstance(saved, list) and isinstance(own, list) and len(saved) != len(own):
+            found.append(f"{name}: the program has {len(own)} groups of parameters, the checkpoint {len(saved)}")
+    return found
+
+
+def _is_scheduler(owner: object) -> bool:
+    torch = loaded("torch")
+    return torch is not None and isinstance(owner, torch.optim.lr_scheduler.LRScheduler)
+
+
+def _is_stock(name: str) -> bool:
+    return name.startswith("torch.optim.")
+
+
+def _saved_groups(node: Node) -> list[list[Any]]:
+    return [_list_entry(group, "params") for group in _list_entry(node, "param_groups")]
+
+
+def _list_entry(node: Node, name: str) -> list[Any]:
+    found = _entry(node, name)
+    return found if isinstance(found, list) else []
+
+
+def _entry(node: Node, name: str) -> Node:
+    return optional_field(node, "items", dict, {}).get(name) if isinstance(node, dict) else None
+
+
+def _entries(node: Node) -> list[tuple[Any, Node]]:
+    is_mapping = isinstance(node, dict) and node.get("kind") in MAPPING_KINDS
+    return list(mapping_entries(node, _SPELLING)) if is_mapping else []
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
