@@ -37,4 +37,5 @@ def _row(found: Row) -> str:
 
 def _check(check: Check) -> str:
     unit = f" {check.unit}" if check.unit else ""
-    return f"- {'✓' if check.met else '✗'} {check.what}: {check.found:,.2f}{unit} ({check.relation} {check.target:,g}{unit})"
+    target = f"{check.relation} {check.target:,g}{unit}"
+    return f"- {'✓' if check.met else '✗'} {check.what}: {check.found:,.2f}{unit} ({target})"

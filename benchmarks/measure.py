@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,9 @@ class Sample(NamedTuple):
 
 
 def timed(call: Callable[[], object]) -> Sample:
-    """Run the call once; garbage of earlier ones is collected first, so that it is not charged to this one."""
+    """Run the call once. What earlier ones left to be done, in memory and on the disk, is not charged to this one."""
     gc.collect()
+    os.sync()  # the blocks of removed files are given back to the disk with the next commit of the journal
     with _peak_memory() as peak_bytes:
         begin_bytes = _status_bytes("VmRSS")
         begin_s = time.perf_counter()
@@ -34,11 +36,11 @@ def timed(call: Callable[[], object]) -> Sample:
 
 
 def in_turn(contenders: Sequence[_T], repeat: int, measure: Callable[[_T], Sample | None]) -> list[list[Sample]]:
-    """The samples of each contender. They take turns, and each round begins with another one: noise hits all alike."""
+    """The samples of each contender. They take turns, in another order each round: noise hits all alike."""
     samples: list[list[Sample]] = [[] for _ in contenders]
-    for turn in range(repeat):
-        for offset in range(len(contenders)):
-            index = (turn + offset) % len(contenders)
+    shuffle = random.Random(1).sample
+    for _ in range(repeat):
+        for index in shuffle(range(len(contenders)), len(contenders)):
             sample = measure(contenders[index])
             if sample is not None:
                 samples[index].append(sample)

@@ -40,7 +40,7 @@ def _draw(axis: object, section: Section) -> None:
     for position, found in enumerate(section.rows):
         axis.barh(position, found.median_s * 1000, color=_COLOURS[found.role], height=0.75)
         axis.plot([found.best_s * 1000], [position], marker="|", color="black", markersize=7)
-    axis.set_yticks(range(len(section.rows)), [_label(found) for found in section.rows], fontsize=7)
+    axis.set_yticks(range(len(section.rows)), [_label(found, section) for found in section.rows], fontsize=7)
     axis.invert_yaxis()
     # Rows that differ a thousandfold are compared by their order of magnitude; the others by their length.
     medians = [found.median_s for found in section.rows]
@@ -53,5 +53,11 @@ def _draw(axis: object, section: Section) -> None:
         axis.spines[side].set_visible(False)
 
 
-def _label(found: Row) -> str:
-    return found.name if found.group in (found.name, "save") else f"{found.group}: {found.name}"
+def _label(found: Row, section: Section) -> str:
+    if len({row.name for row in section.rows}) == 1:
+        return found.group
+    return (
+        found.name
+        if len({row.group for row in section.rows}) in (1, len(section.rows))
+        else f"{found.group}: {found.name}"
+    )

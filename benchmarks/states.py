@@ -12,28 +12,13 @@ _VOCABULARY = 50_257
 _POSITIONS = 1024
 
 
-class Leaves:
-    """Many tensors behind the protocol that every torch object has."""
-
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self.tensors = tensors
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return dict(self.tensors)
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        for name, tensor in state.items():
-            if tensor is not self.tensors[name]:
-                self.tensors[name].copy_(tensor)
-
-
 class TorchState(NamedTuple):
     """The same tensors as each contender wants them."""
 
     objects: dict[str, Any]
-    """What has `state_dict` and `load_state_dict`: what a user gives to a Checkpointer."""
+    """What a user gives to a Checkpointer: a module, an optimizer, a dictionary of tensors."""
     nested: dict[str, Any]
-    """What a user gives to torch.save: the state_dicts, which share their memory with the objects."""
+    """What a user gives to torch.save: their state_dicts, which share their memory with the objects."""
     flat: dict[str, torch.Tensor]
     """All tensors by name, in the same memory; all that safetensors can hold."""
 
@@ -69,7 +54,7 @@ def transformer_state(*, layers: int, width: int, vocabulary: int = _VOCABULARY)
 def leaves_state(count: int, *, floats: int = 256) -> TorchState:
     """That many tensors of 1 KB each, as separate allocations."""
     torch.manual_seed(2)
-    return _collect({"model": Leaves({f"block{i // 100}.leaf{i % 100}": torch.randn(floats) for i in range(count)})})
+    return _collect({"tensors": {f"block{i // 100}.leaf{i % 100}": torch.randn(floats) for i in range(count)}})
 
 
 def huge_state(size_bytes: int, *, tensor_bytes: int) -> TorchState:
@@ -78,7 +63,7 @@ def huge_state(size_bytes: int, *, tensor_bytes: int) -> TorchState:
     row = torch.randn(1 << 18)
     rows = max(1, tensor_bytes // row.nbytes)
     tensors = {f"tensor{i}": row.repeat(rows).add_(i) for i in range(max(1, size_bytes // (rows * row.nbytes)))}
-    return _collect({"model": Leaves(tensors)})
+    return _collect({"tensors": tensors})
 
 
 class _Block(torch.nn.Module):
@@ -101,7 +86,7 @@ class _Transformer(torch.nn.Module):
 
 
 def _collect(objects: dict[str, Any]) -> TorchState:
-    nested = {name: value.state_dict() for name, value in objects.items()}
+    nested = {name: value if isinstance(value, dict) else value.state_dict() for name, value in objects.items()}
     flat: dict[str, torch.Tensor] = {}
     _flatten("", nested, flat)
     return TorchState(objects, nested, flat)

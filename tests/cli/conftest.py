@@ -59,8 +59,9 @@ def run(run_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def holdfast_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Runs `holdfast ARGUMENTS…`."""
+def holdfast_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """Runs `holdfast ARGUMENTS…`, as in a pipe: nothing is cut to the width of whoever runs the tests."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*arguments: object) -> Answer:
         capsys.readouterr()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -99,8 +100,55 @@ def test_prune_without_a_person_needs_yes(run, holdfast_command, steps):
 
 def test_prune_needs_to_know_what_to_keep(run, holdfast_command):
     assert "nothing says what to keep" in holdfast_command("prune", "run", "--yes").err
-    assert holdfast_command("prune", "run", "--keep-best", "2", "--yes").code == 2
-    assert holdfast_command("prune", "run", "--keep-last", "-1", "--yes").code == 2
+    assert holdfast_command("prune", "run", "--yes").code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--keep-best 2", "--keep-best needs --by"),
+        ("--keep-last 1 --by loss", "--by needs --keep-best"),
+        ("--keep-last 1 --mode max", "--mode needs --keep-best"),
+        ("--keep-last -1", "argument --keep-last: '-1' is not a whole number of at least 0"),
+        ("--keep-every-steps 0", "argument --keep-every-steps: '0' is not a whole number of at least 1"),
+        ("--keep-days nan", "argument --keep-days: 'nan' is not a number of days"),
+        ("--max-size much", "'much' is not a size"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_in_the_words_of_the_command_line(
+    run, holdfast_command, steps, options, said
+):
+    before = steps()
+
+    answer = holdfast_command("prune", "run", *options.split(), "--yes")
+
+    assert answer.code == 2
+    assert said in answer.err
+    assert "=" not in answer.err
+    assert steps() == before
+
+
+def test_prune_refuses_a_metric_that_no_checkpoint_has_and_names_those_there_are(run, holdfast_command, steps):
+    before = steps()
+
+    answer = holdfast_command("prune", "run", "--keep-best", "1", "--by", "nope", "--yes")
+
+    assert answer.code == 2
+    assert "no checkpoint has a number for --by nope" in answer.err
+    assert "there are accuracy, loss" in answer.err
+    assert steps() == before
+
+
+def test_prune_to_a_size_says_so_and_never_that_what_it_removes_is_kept(run, holdfast_command):
+    answer = holdfast_command("prune", "run", "--max-size", "14K", "--dry-run")
+
+    lines = answer.out.splitlines()
+    assert answer.code == 0
+    assert [line.split()[0] for line in lines[1:7]] == ["remove", "keep", "remove", "remove", "keep", "keep"]
+    assert lines[1].endswith("over --max-size 14K")
+    assert lines[4].endswith("over --max-size 14K (but for that: newest of an abandoned branch)")
+    assert lines[5].endswith("within --max-size 14K")
+    assert "everything is kept" not in answer.out
 
 
 def test_rm_removes_what_is_named(run, holdfast_command, steps):
@@ -110,22 +158,68 @@ def test_rm_removes_what_is_named(run, holdfast_command, steps):
     assert steps() == [(1, 20), (1, 30), (2, 30), (2, 50)]
 
 
-def test_rm_protects_pinned_the_last_verified_and_the_last_good_one(run, holdfast_command, steps):
+def test_rm_refuses_a_pinned_one(run, holdfast_command, steps):
     holdfast_command("pin", "run", "10")
 
-    assert "is pinned" in holdfast_command("rm", "run", "10", "--yes").err
-    assert "last verified" in holdfast_command("rm", "run", "20", "--yes").err
+    answer = holdfast_command("rm", "run", "10", "40", "--yes")
 
-    holdfast_command("verify", "run", "50")
-    assert holdfast_command("rm", "run", "20", "--yes").code == 0
+    assert answer.code == 1
+    assert "step 10 is pinned" in answer.err
+    assert "holdfast unpin run 10" in answer.err
+    assert len(steps()) == 6
     assert holdfast_command("rm", "run", "10", "--force", "--yes").code == 0
-    names = [c["id"] for c in json.loads(holdfast_command("ls", "run", "--json").out)["checkpoints"]]
-    answer = holdfast_command("rm", "run", *names, "--yes")
-    assert answer.code == 2
-    assert "last good checkpoint" in answer.err
 
+
+def test_rm_refuses_the_one_that_prune_calls_the_last_verified(run, holdfast_command, steps):
+    holdfast_command("verify", "run", "--all")
+    plan = json.loads(holdfast_command("prune", "run", "--keep-last", "0", "--dry-run", "--json").out)
+    (protected,) = (verdict["id"] for verdict in plan["verdicts"] if "(I6)" in verdict["reason"])
+
+    answer = holdfast_command("rm", "run", protected, "--yes", "--json")
+
+    (refusal,) = json.loads(answer.out)["refused"]
+    assert answer.code == 1
+    assert refusal["id"] == protected
+    assert "is the last verified checkpoint of run" in refusal["reason"]
+    assert len(steps()) == 6
+    assert holdfast_command("rm", "run", "20", "--yes").code == 0
+    assert holdfast_command("rm", "run", protected, "--yes", "--force").code == 0
+
+
+def test_the_last_verified_one_may_go_once_a_newer_one_is_verified(run, holdfast_command):
+    refused = holdfast_command("rm", "run", "20", "--yes")
+    assert refused.code == 1
+    assert "verify a newer one first: holdfast verify run" in refused.err
+
+    holdfast_command("verify", "run")
+
+    assert holdfast_command("rm", "run", "20", "--yes").code == 0
+
+
+def test_rm_refuses_the_last_good_one(run, holdfast_command, steps):
+    names = [c["id"] for c in json.loads(holdfast_command("ls", "run", "--json").out)["checkpoints"]]
+    damaged, others = names[-1], names[:-1]
+    (run / damaged / "rank-00000.safetensors").unlink()
+
+    answer = holdfast_command("rm", "run", *others, "--yes")
+
+    assert answer.code == 1
+    assert "step 30 is the last good checkpoint of run" in answer.err
+    assert len(steps()) == 6
     assert holdfast_command("rm", "run", *names, "--yes", "--force").code == 0
     assert steps() == []
+
+
+def test_a_pin_keeps_its_note_and_says_how_to_change_it(run, holdfast_command):
+    holdfast_command("pin", "run", "10", "--note", "figure 3")
+
+    assert holdfast_command("pin", "run", "10").code == 0
+    other = holdfast_command("pin", "run", "10", "--note", "figure 4")
+
+    assert other.code == 1
+    assert "step 10 is pinned already, with the note 'figure 3'" in other.out
+    assert "holdfast unpin run 10" in other.err
+    assert json.loads(holdfast_command("pin", "run", "10", "--json").out)["note"] == "figure 3"
 
 
 def test_a_copy_of_a_run_is_the_same_byte_for_byte_and_can_be_trained_on(run, holdfast_command, steps):
@@ -145,6 +239,28 @@ def test_a_single_checkpoint_is_copied_by_run_and_which(run, holdfast_command, s
     assert holdfast_command("cp", "run:best", "copy", "--by", "loss", "--mode", "max").code == 0
 
     assert steps("copy") == [(1, 10)]
+
+
+@pytest.mark.parametrize(("source", "target"), [("run", "run/copy"), ("run:10", "run/copy"), ("run", "./link")])
+def test_a_copy_into_its_own_run_is_refused(run, holdfast_command, source, target):
+    os.symlink("run", "link")
+    before = sorted(path.name for path in run.iterdir())
+
+    answer = holdfast_command("cp", source, target)
+
+    assert answer.code == 2
+    assert "is inside of run" in answer.err or "is the run itself" in answer.err
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_a_checkpoint_that_lacks_a_shard_is_damaged_and_not_copied(run, holdfast_command):
+    next(run.glob("000000050-*/rank-00000.safetensors")).unlink()
+
+    answer = holdfast_command("cp", "run", "copy")
+
+    assert answer.code == 4
+    assert "rank-00000.safetensors is missing" in answer.err
+    assert "holdfast verify run --all --quarantine" in answer.err
 
 
 def test_copying_again_skips_what_is_there(run, holdfast_command):
@@ -177,6 +293,27 @@ def test_an_export_holds_the_part_that_was_asked_for_and_is_never_overwritten(ru
     assert "--force" in again.err
     assert holdfast_command("export", "run", "50", "--to", "model.npz", "--force").code == 0
     assert holdfast_command("export", "run", "50", "--to", "model.bin").code == 2
+
+
+def test_an_export_needs_a_directory_that_exists(run, holdfast_command):
+    os.mkdir("folder.npz")
+
+    missing = holdfast_command("export", "run", "--to", "nowhere/model.npz")
+    folder = holdfast_command("export", "run", "--to", "folder.npz", "--force")
+
+    assert (missing.code, folder.code) == (2, 2)
+    assert "nowhere/model.npz: there is no directory nowhere\n  hint: make it first: mkdir -p nowhere" in missing.err
+    assert "folder.npz is a directory" in folder.err
+
+
+def test_a_part_of_which_a_shard_is_missing_is_named_once(run, holdfast_command):
+    folder = next(run.glob("000000050-*"))
+    (folder / "rank-00000.safetensors").unlink()
+
+    answer = holdfast_command("export", "run", "--to", "model.npz")
+
+    assert answer.code == 4
+    assert answer.err.startswith(f"holdfast: error: rank-00000.safetensors of {folder.name} is missing\n")
 
 
 def test_an_import_becomes_a_checkpoint_like_any_other(run, holdfast_command, steps):
@@ -247,7 +384,7 @@ def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfa
 
     warned = holdfast_command("doctor", "run", "--speed", "1M")
     assert warned.code == 0
-    assert "1 directories without a manifest" in warned.out
+    assert "1 directory without a manifest" in warned.out
     assert holdfast_command("doctor", "run", "--speed", "1M", "--strict").code == 1
 
     (run.parent / "open").mkdir()
@@ -255,3 +392,28 @@ def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfa
     failed = holdfast_command("doctor", "open", "--speed", "1M")
     assert failed.code == 1
     assert "chmod go-w" in failed.out
+
+
+def test_the_doctor_names_what_it_cannot_examine_once(tmp_path, holdfast_command):
+    (tmp_path / "train.py").touch()
+
+    missing = holdfast_command("doctor", tmp_path / "nope")
+    file = holdfast_command("doctor", tmp_path / "train.py")
+
+    assert (missing.code, file.code) == (3, 3)
+    assert missing.err.count("nope") == 1
+    assert "train.py is a file, not a run or a directory" in file.err
+
+
+def test_the_doctor_measures_no_speed_where_none_is_asked_for(run, holdfast_command):
+    found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
+
+    assert not [finding for finding in found if "speed" in finding["what"]]
+
+
+def test_the_doctor_names_the_run_in_its_advice(run, holdfast_command):
+    shutil.rmtree(run / "marks")
+
+    answer = holdfast_command("doctor", "run", "--speed", "0")
+
+    assert "holdfast verify run --all" in answer.out

@@ -29,6 +29,7 @@ def test_a_listing_shows_each_checkpoint_oldest_first_with_state_and_metrics(run
     assert lines[6].endswith("committed, latest")
     assert lines[8].startswith("6 checkpoints, ")
     assert lines[9].startswith("last written by attempt 2: pid ")
+    assert lines[9].endswith("Z, which has ended")
 
 
 def test_a_listing_can_be_cut_to_the_newest_and_to_the_live_ones(run, holdfast_command):
@@ -82,6 +83,7 @@ def test_a_live_writer_is_named(run, holdfast_command):
         answer = holdfast_command("ls", "run")
 
     assert f"being written by attempt 3: pid {os.getpid()}" in answer.out
+    assert "ended" not in answer.out
 
 
 def test_a_directory_of_runs_is_listed_with_those_that_cannot_be_read(run, holdfast_command):
@@ -127,6 +129,36 @@ def test_show_takes_a_step_best_an_id_and_the_directory_itself(run, holdfast_com
         answer = holdfast_command("show", *arguments)
         assert answer.code == 0
         assert f"step {10 if 'best' in arguments else 40}" in answer.out
+
+
+class _Scheduler:
+    """Like a scheduler of torch: some fields of its state are its own business."""
+
+    def state_dict(self):
+        return {"last_epoch": 5, "_phases": [{"end": 1.0}, {"end": 2.0}], "_step_count": 6}
+
+    def load_state_dict(self, state):
+        raise NotImplementedError
+
+
+def test_show_folds_the_private_fields_of_objects_and_no_others(tmp_path, monkeypatch, holdfast_command):
+    monkeypatch.chdir(tmp_path)
+    with holdfast.Checkpointer("run", {"scheduler": _Scheduler(), "progress": {"n": 3, "_a": 1, "_b": 2}}) as ckpt:
+        ckpt.save(step=1)
+
+    screen = holdfast_command("show", "run").out.splitlines()
+    deep = holdfast_command("show", "run", "--depth", "3").out.splitlines()
+
+    assert "  private fields  … 3 values" in screen
+    assert "  _b  2" in screen
+    assert "  _step_count  6" not in screen
+    assert "  _step_count  6" in deep
+
+
+def test_show_refuses_two_checkpoints(run, holdfast_command):
+    folder = next(run.glob("000000040-*"))
+
+    assert holdfast_command("show", folder, "10").code == 2
 
 
 def test_show_lists_every_leaf_when_asked(run, holdfast_command):
@@ -204,11 +236,30 @@ def test_verify_as_json_lists_the_damage(run, damage, holdfast_command):
     assert damaged[0]["damage"][0]["leaves"][:2] == ["model.w", "model.b"]
 
 
+def test_verify_counts_only_what_it_could_read(run, holdfast_command):
+    next(run.glob("000000050-*/rank-00000.safetensors")).unlink()
+
+    answer = holdfast_command("verify", "run")
+
+    assert answer.code == 1
+    assert "rank-00000.safetensors: is missing" in answer.out
+    assert "1 of 1 checkpoint damaged; 0 B read" in answer.out
+
+
+def test_verify_takes_all_or_one(run, holdfast_command):
+    answer = holdfast_command("verify", "run", "20", "--all")
+
+    assert answer.code == 2
+    assert "--all and 20 exclude each other" in answer.err
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory to somebody else")
 def test_somebody_elses_run_can_be_verified_but_not_marked(run, holdfast_command):
     os.chown(run, 12345, 12345)
 
-    assert holdfast_command("verify", "run").code == 0
+    verified = holdfast_command("verify", "run")
+    assert verified.code == 0
+    assert "belongs to user 12345, not to user 0; so what is intact is not marked as verified" in verified.err
     assert holdfast_command("verify", "run", "--quarantine").code == 3
     assert holdfast_command("pin", "run", "50").code == 3
 
@@ -241,6 +292,42 @@ def test_diff_compares_two_runs(run, holdfast_command):
     assert document["equal"] is False
 
 
+def test_diff_of_a_part_that_neither_has_is_an_error_with_near_names(run, holdfast_command):
+    answer = holdfast_command("diff", "run", "10", "50", "--only", "modle")
+
+    assert answer.code == 3
+    assert "the checkpoint has no 'modle'" in answer.err
+    assert "it has model" in answer.err
+
+
+def test_diff_of_a_part_compares_arrays_that_are_tied_to_another_part(tmp_path, monkeypatch, holdfast_command):
+    monkeypatch.chdir(tmp_path)
+    shared = np.zeros(3)
+    with holdfast.Checkpointer("run", {"embedding": shared, "head": {"w": shared}, "seen": {"count": 0}}) as ckpt:
+        ckpt.save(step=1)
+        shared += 1
+        ckpt.save(step=2)
+
+    assert holdfast_command("diff", "run", "1", "2", "--only", "head").code == 1
+    assert holdfast_command("diff", "run", "1", "2", "--only", "seen").code == 0
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (("run", "50"), "a second WHICH is missing\n  hint: holdfast diff run 50 latest"),
+        (("run:10", "50"), "50 names no run\n  hint: holdfast diff run 10 50"),
+        (("run",), "1 argument given"),
+        (("run", "10", "20", "30"), "4 arguments given"),
+    ],
+)
+def test_diff_says_what_is_missing(run, holdfast_command, places, said):
+    answer = holdfast_command("diff", *places)
+
+    assert answer.code == 2
+    assert said in answer.err
+
+
 def test_diff_of_damaged_data_is_an_error_not_a_difference(run, damage, holdfast_command):
     damage(50)
 
@@ -256,3 +343,45 @@ def test_a_step_that_is_not_there_is_named_with_the_nearest(run, holdfast_comman
     assert answer.code == 3
     assert "run: there is no checkpoint of step 45; the nearest of 5: 20, 30, 40, 50" in answer.err
     assert "holdfast ls run" in answer.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show run",
+        "show run 10",
+        "export run --to x.npz",
+        "verify run",
+        "verify run --all",
+        "pin run 10",
+        "unpin run 10",
+        "rm run 10 20 --yes",
+        "cp run copy",
+        "cp run:10 copy",
+    ],
+)
+@pytest.mark.parametrize("option", ["--by loss", "--mode max"])
+def test_what_best_means_is_refused_where_nobody_asked_for_best(run, holdfast_command, command, option):
+    answer = holdfast_command(*command.split(), *option.split())
+
+    assert answer.code == 2
+    assert f"{option.split()[0]} goes with `best`" in answer.err
+    assert not os.path.exists("copy")
+
+
+def test_best_by_what_is_asked_and_answered_in_the_words_of_the_command_line(run, holdfast_command):
+    which = holdfast_command("show", "run", "best")
+    unknown = holdfast_command("show", "run", "best", "--by", "nope")
+
+    assert (which.code, unknown.code) == (2, 2)
+    assert "best by which metric? There are accuracy, loss\n  hint: for example --by accuracy" in which.err
+    assert "no checkpoint has a number for --by nope\n  hint: there are accuracy, loss" in unknown.err
+    assert "step 50" in holdfast_command("show", "run", "best", "--by", "accuracy", "--mode", "max").out
+
+
+@pytest.mark.parametrize("options", ["ls run -n 0", "ls run -n -1", "show run --depth -2", "diff run 10 20 --limit -1"])
+def test_numbers_that_are_too_small_are_refused(run, holdfast_command, options):
+    answer = holdfast_command(*options.split())
+
+    assert answer.code == 2
+    assert "is not a whole number of at least" in answer.err

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.dispatch import COMMANDS, module_of
 from holdfast.cli.exit_codes import EXIT_CODES
-from holdfast.cli.main import COMMANDS
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 
@@ -20,7 +20,7 @@ def _section(command: str) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_reference_names_every_option_and_no_other(command):
     parser = ArgumentParser(add_help=False)
-    import_module(f"holdfast.cli.commands.{'import_file' if command == 'import' else command}").add_arguments(parser)
+    import_module(module_of(command)).add_arguments(parser)
     options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
 
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", _section(command)))

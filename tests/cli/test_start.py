@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.cli.dispatch import COMMANDS
 from holdfast.cli.exit_codes import EXIT_CODES, code_of
-from holdfast.cli.main import COMMANDS, main
+from holdfast.cli.main import main
 from holdfast.core import errors
 
 _SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -86,6 +87,15 @@ def test_an_unknown_command_gets_a_suggestion(holdfast_command):
     assert "holdfast verify" in answer.err
 
 
+def test_an_option_before_the_command_is_told_where_to_go(holdfast_command):
+    misplaced = holdfast_command("--json", "ls", "run")
+    unknown = holdfast_command("--quiet")
+
+    assert (misplaced.code, unknown.code) == (2, 2)
+    assert "--json goes behind the command\n  hint: holdfast ls … --json" in misplaced.err
+    assert "there is no option --quiet without a command" in unknown.err
+
+
 def test_an_unknown_option_is_misuse_and_not_abbreviated(run, holdfast_command):
     answer = holdfast_command("ls", "run", "--id")
 
@@ -132,6 +142,28 @@ def test_an_interrupt_is_quiet_and_says_so_in_the_exit_status(run, holdfast_comm
 
     assert answer.code == 128 + signal.SIGINT
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("module", ["holdfast.core.errors", "holdfast.cli.output", "argparse", "numpy"])
+def test_an_interrupt_while_modules_are_imported_is_as_quiet(run, module):
+    code = f"""
+import sys
+
+class Interrupting:
+    def find_spec(name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting)
+from holdfast.cli.main import run
+run()
+"""
+    command = [sys.executable, "-c", code, "show", str(run)]
+
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": _SOURCE})
+
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr == "\nholdfast: interrupted\n"
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "ls {run}", "show {run} --json", "show missing --json"])

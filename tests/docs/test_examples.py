@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.cli import main as cli
+from holdfast.cli.dispatch import COMMANDS, module_of
 from holdfast.cli.parser import make_parser
 from tests.docs.pages import PAGES, ROOT, blocks, page_name
 from tests.docs.running import pattern, run_page, words_of
@@ -54,8 +54,8 @@ def test_commands_of_the_documents_are_accepted(command: str) -> None:
 
     if words[0] in ("--version", "--help"):
         return
-    assert words[0] in cli.COMMANDS
-    module = import_module(f"holdfast.cli.commands.{cli._MODULES.get(words[0], words[0])}")
+    assert words[0] in COMMANDS
+    module = import_module(module_of(words[0]))
     parser = make_parser(words[0], summary=module.SUMMARY, examples=module.EXAMPLES)
     module.add_arguments(parser)
     parser.parse_args(words[1:])  # UsageError where it makes no sense

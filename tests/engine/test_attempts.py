@@ -1,15 +1,14 @@
 """One writer at a time: live ones are respected, dead ones taken over, older ones fenced off (I11)."""
 
-import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 
 import pytest
 
 from holdfast.core.errors import FencedError, RunBusyError
 from holdfast.engine.attempts import begin_attempt, check_fence, latest_holder
 from holdfast.storage.posix import PosixStore
-from holdfast.testing import FakeClock
 
 
 def test_attempts_are_numbered_from_one(store, clock):
@@ -48,26 +47,28 @@ def test_a_writer_that_let_go_is_followed_without_a_takeover(store, clock):
     assert begin_attempt(store, clock) == 2
 
 
-def hold_forever(path: str, ready) -> None:
-    store = PosixStore(path, create=True)
-    begin_attempt(store, FakeClock())
-    ready.set()
-    signal.pause()
+HOLD_FOREVER = """
+import signal, sys
+from holdfast.engine.attempts import begin_attempt
+from holdfast.storage.posix import PosixStore
+
+begin_attempt(PosixStore(sys.argv[1], create=True), FakeClock())
+print("holding", flush=True)
+signal.pause()
+"""
 
 
 def test_a_holder_in_another_process_is_respected_until_it_is_killed(tmp_path, clock):
     path = str(tmp_path / "run")
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    holder = context.Process(target=hold_forever, args=(path, ready))
-    holder.start()
-    assert ready.wait(60)
-    store = PosixStore(path, create=True)
+    command = [sys.executable, "-c", HOLD_FOREVER, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "holding\n"
+        store = PosixStore(path, create=True)
 
-    with pytest.raises(RunBusyError, match=f"pid {holder.pid}"):
-        begin_attempt(store, clock)
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.join(60)
+        with pytest.raises(RunBusyError, match=f"pid {holder.pid}"):
+            begin_attempt(store, clock)
+        holder.kill()
+        holder.wait(60)
 
     assert begin_attempt(store, clock) == 2
     store.close()

@@ -25,6 +25,7 @@ class Run:
 
     def __init__(self, path: str, *, writable: bool = False) -> None:
         self.path = path
+        self.is_writable = writable
         self.store = PosixStore(path, readonly=not writable)
         try:
             self.run_id = identify(self.store)

@@ -110,30 +110,40 @@ def _to_screen(root: Branch) -> set[int]:
     for of_objects in (False, True):
         level = [root]
         while level:
-            below = [row.part for branch in level if id(branch) in opened for row in _rows(branch) if row.part.parts]
-            level = [branch for branch in below if of_objects or not branch.is_object]
+            below = []
             for branch in level:
-                more = len(_rows(branch))
-                fits = more <= _PARTS_OPENED and lines + more <= _LINES_WANTED
-                if fits and id(branch) not in opened and not branch.stays_closed:
-                    opened.add(id(branch))
-                    lines += more
+                parts = [part for part in _openable(branch) if of_objects or not part.is_object]
+                # Below the top, neighbours are opened together or not at all: half of them open would look like a rule.
+                for group in [[part] for part in parts] if branch is root else [parts]:
+                    more = sum(len(_rows(part)) for part in group if id(part) not in opened)
+                    if lines + more <= _LINES_WANTED:
+                        opened.update(map(id, group))
+                        lines += more
+                below += [part for part in parts if id(part) in opened]
+            level = below
     return opened
 
 
-def _fold_private(branch: Branch, *, inside_object: bool = False) -> None:
+def _openable(branch: Branch) -> list[Branch]:
+    parts = [row.part for row in _rows(branch) if row.part.parts and not row.part.stays_closed]
+    return [part for part in parts if len(_rows(part)) <= _PARTS_OPENED]
+
+
+def _fold_private(root: Branch) -> None:
     """Put the private fields of objects into one part that stays closed. Arrays are never hidden by their names."""
-    inside_object = inside_object or branch.is_object
-    for part in branch.parts.values():
-        _fold_private(part, inside_object=inside_object)
-    private = [name for name, part in branch.parts.items() if name.startswith("_") and not part.arrays]
-    if inside_object and 1 < len(private) < len(branch.parts):
-        folded = Branch()
-        folded.stays_closed = True
-        folded.parts = {name: branch.parts.pop(name) for name in private}
-        for part in folded.parts.values():
-            folded.add(part)
-        branch.parts[_PRIVATE] = folded
+    pending = [(root, False)]  # not recursive: a key with thousands of dots makes a tree as deep
+    while pending:
+        branch, inside_object = pending.pop()
+        inside_object = inside_object or branch.is_object
+        pending += [(part, inside_object) for part in branch.parts.values()]
+        private = [name for name, part in branch.parts.items() if name.startswith("_") and not part.arrays]
+        if inside_object and 1 < len(private) < len(branch.parts):
+            folded = Branch()
+            folded.stays_closed = True
+            folded.parts = {name: branch.parts.pop(name) for name in private}
+            for part in folded.parts.values():
+                folded.add(part)
+            branch.parts[_PRIVATE] = folded
 
 
 def _lines(branch: Branch, opened: set[int], level: int) -> Iterator[tuple[str, str]]:

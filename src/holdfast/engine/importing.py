@@ -124,9 +124,9 @@ def _read_torch(path: str) -> object:
             return torch.load(path, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         found = _REFUSED.search(str(error))
-        what = f" ({found[1]})" if found else ""
+        what = f"it holds objects ({found[1]})" if found else "not a file that torch.save wrote, or it holds objects"
         raise FormatError(
-            f"{path}: it holds objects{what} that only unsafe unpickling could load; nothing was executed",
+            f"{path}: {what} that only unsafe unpickling could load; nothing was executed",
             hint="where you trust the file, save its state_dict again: torch.save(model.state_dict(), ...)",
         ) from error
     except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:

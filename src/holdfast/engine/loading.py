@@ -84,7 +84,9 @@ def fill(source: Source, manifest: Manifest, *plans: Fillable) -> None:
     except BlobMissingError as error:
         # Where the manifest is gone as well, retention removed the checkpoint meanwhile: that is raised as it is.
         source.store.read(f"{checkpoint_id}/{MANIFEST_NAME}", MAX_MANIFEST_BYTES)
-        raise IntegrityError(f"{checkpoint_id}: a shard is missing: {error.message}") from error
+        present = {entry.name for entry in source.store.list(checkpoint_id)}
+        missing = [shard.name for shard in manifest.body.shards if shard.name not in present]
+        raise IntegrityError(f"{', '.join(missing) or 'a shard'} of {checkpoint_id} is missing") from error
 
 
 def load_tree(

@@ -61,8 +61,9 @@ def misfit_slots(owner: Any, node: Node, spec_of: Callable[[Node], ArraySpec]) -
                 found, expected = spec_of(item).shape, _expected_shape(str(name), parameter, parameters)
                 # Counters are scalars, whatever the parameter; older fused optimizers gave `step` a dimension.
                 if found not in ((), expected) and name != "step":
-                    problem = f"its parameter has {list(parameter.shape)}, the checkpoint {list(found)}"
-                    yield Misfit(key, str(name), f"wrong shape: {problem}")
+                    verb = "has" if expected == tuple(parameter.shape) else "needs"
+                    problem = f"wrong shape: its parameter {verb} {list(expected)}, the checkpoint {list(found)}"
+                    yield Misfit(key, str(name), problem)
 
 
 def _expected_shape(name: str, parameter: Any, parameters: list[Any]) -> tuple[int, ...]:
@@ -150,5 +151,5 @@ def _entries(node: Node) -> list[tuple[Any, Node]]:
     return list(mapping_entries(node, _SPELLING)) if is_mapping else []
 
 
-def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names))
+def _listed(names: set[Any]) -> str:
+    return ", ".join(sorted(map(str, names)))

@@ -153,7 +153,7 @@ def try_candidates(
             failures.append(f"{checkpoint.id} was removed meanwhile")
             continue
         except (FormatError, StorageError) as error:
-            failures.append(f"{checkpoint.id}: {error.message}")
+            failures.append(error.message if checkpoint.id in error.message else f"{checkpoint.id}: {error.message}")
             _log.error("step %d cannot be used: %s", checkpoint.step, error.message)
             if isinstance(error, FormatError):
                 on_damage(checkpoint, error.message)
@@ -164,7 +164,7 @@ def try_candidates(
     raise RestoreError(
         f"{store.location}: none of {len(candidates)} checkpoints can be used:\n  "
         + "\n  ".join(failures or ["all are quarantined"]),
-        hint="holdfast verify --all says what is damaged; to start over on purpose, use a new run directory",
+        hint=f"holdfast verify {store.location} --all says what is damaged; to start over on purpose, use a new run directory",
     )
 
 
@@ -179,7 +179,7 @@ def _candidates(catalog: Catalog, choice: Choice, store: Store, events: Sequence
         raise RestoreError(
             f"{store.location}: none of {len(unusable)} checkpoints can be used:\n  "
             + "\n  ".join(f"{checkpoint.id}: {checkpoint.quarantined}" for checkpoint in unusable),
-            hint="holdfast verify --all checks again; to start over on purpose, use a new run directory",
+            hint=f"holdfast verify {store.location} --all checks again; to start over on purpose, use a new run directory",
         )
     candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode)
     if choice.which == "latest":

@@ -143,12 +143,12 @@ def _check_undisturbed(target: Store, checkpoint_id: str, body: Body) -> None:
 
 def _copy_shard(source: Source, target: Store, checkpoint_id: str, shard: ShardRecord) -> None:
     key = f"{checkpoint_id}/{shard.name}"
-    reader = source.store.open(key)
+    reader = _open_shard(source.store, key)
     try:
         if reader.size_bytes != shard.size_bytes:
             raise IntegrityError(
                 f"{source.store.location}/{key} has {reader.size_bytes} bytes, its manifest says {shard.size_bytes}",
-                hint=f"holdfast verify {source.store.location}",
+                hint=_left_out(source.store),
             )
         writer = target.create(key, shard.size_bytes)
         try:
@@ -166,6 +166,15 @@ def _copy_shard(source: Source, target: Store, checkpoint_id: str, shard: ShardR
         )
 
 
+def _open_shard(store: Store, key: str) -> Reader:
+    try:
+        return store.open(key)
+    except BlobMissingError as error:
+        if not _has_manifest(store, key.partition("/")[0]):
+            raise  # removed meanwhile, the whole checkpoint
+        raise IntegrityError(f"{store.location}/{key} is missing", hint=_left_out(store)) from error
+
+
 def _copy_chunks(reader: Reader, writer: Writer, shard: ShardRecord, source: Source, key: str) -> None:
     pool = source.pool if shard.chunk_bytes <= source.pool.size_bytes else BlockPool(shard.chunk_bytes)
 
@@ -178,7 +187,7 @@ def _copy_chunks(reader: Reader, writer: Writer, shard: ShardRecord, source: Sou
                 if digest_hex(data) != shard.blake3[index]:
                     raise IntegrityError(
                         f"{source.store.location}/{key}: chunk {index} differs from its digest",
-                        hint=f"holdfast verify {source.store.location}",
+                        hint=_left_out(source.store),
                     )
                 writer.write_at(data, begin)
                 _advance(source.progress, len(data))
@@ -204,6 +213,10 @@ def _is_intact(
         )
     except FormatError:
         return False
+
+
+def _left_out(store: Store) -> str:
+    return f"`holdfast verify {store.location} --all --quarantine` marks what is damaged; copies leave that out"
 
 
 def _has_manifest(store: Store, checkpoint_id: str) -> bool:

@@ -23,7 +23,7 @@ SUMMARY = """\
 Copy one checkpoint (RUN:WHICH) or a whole run (RUN) to the directory DST. Files stay the same byte for byte; each is
 compared with its digests while it is read and once more when it is read back from DST. DST is a new directory, or an
 earlier copy of the same run: what is there is skipped, and nothing is ever overwritten. An interrupted copy is finished
-by the same command. Damaged and quarantined checkpoints are left out of a whole run."""
+by the same command. Quarantined checkpoints are left out of a whole run; one that turns out damaged ends the copy."""
 EXAMPLES = (
     "holdfast cp runs/mnist /archive/mnist",
     "holdfast cp runs/mnist:best /archive/mnist --by val_loss",

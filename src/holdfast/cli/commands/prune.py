@@ -120,12 +120,14 @@ def _days(text: str) -> float:
 
 def _spelled(verdict: Verdict, rule: Keep, max_size: str | None) -> Verdict:
     """The verdict in the words of the command line."""
-    over, everything = f"over max_bytes={rule.max_bytes}: ", "everything is kept"
-    if not verdict.reason.startswith(over):
+    if max_size is None:
         return verdict
-    others = [reason for reason in verdict.reason.removeprefix(over).split("; ") if reason != everything]
-    otherwise = f" (but for that: {'; '.join(others)})" if others else ""
-    return verdict._replace(reason=f"over --max-size {max_size}{otherwise}")
+    over, everything = f"over max_bytes={rule.max_bytes}: ", "everything is kept"
+    is_over = verdict.reason.startswith(over)
+    others = "; ".join(text for text in verdict.reason.removeprefix(over).split("; ") if text != everything)
+    if is_over:
+        return verdict._replace(reason=f"over --max-size {max_size}" + (f" (but for that: {others})" if others else ""))
+    return verdict._replace(reason=others or f"within --max-size {max_size}")
 
 
 def _without_quarantine(verdict: Verdict, catalog: Catalog) -> Verdict:

@@ -150,7 +150,8 @@ def _print_leaves(leaves: Sequence[LeafRecord], out: Output) -> None:
 
 
 def _print_tree(body: Body, depth: int | None, out: Output) -> None:
-    root = grow((_item(entry, body.leaves) for entry in outline(body.tree)), list(_objects(body.tree, "")))
+    items = [_item(entry, body.leaves) for entry in outline(body.tree)]  # first: it refuses a tree that is too deep
+    root = grow(items, list(_objects(body.tree, "")))
     rows: list[list[Cell | str]] = [[what, Cell(weight, Style.DIM)] for what, weight in tree_lines(root, depth=depth)]
     if not rows:
         out.line("the tree is empty")

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         raise UsageError(f"--all and {arguments.which} exclude each other", hint="leave one of them out")
     which = arguments.which or LATEST
     best = best_of(arguments, *([] if arguments.all else [which]))
-    with _open(arguments) as opened:
+    with _open(arguments, out) as opened:
         checkpoints = opened.catalog().checkpoints
         wanted = in_order(checkpoints) if arguments.all else [pick(checkpoints, which, best=best, where=arguments.run)]
         if not wanted:
@@ -61,14 +61,15 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     return OK if all(one.is_intact for one in found) else NO
 
 
-def _open(arguments: argparse.Namespace) -> Run:
+def _open(arguments: argparse.Namespace, out: Output) -> Run:
     try:
         return Run(arguments.run, writable=True)
-    except RunError:
-        # Somebody else's run: it can be read, and not marked.
+    except RunError as error:
         if arguments.quarantine or arguments.release:
             raise
-        return Run(arguments.run)
+        opened = Run(arguments.run)  # somebody else's, or on a read-only mount
+        out.remark(f"{error.message}; so what is intact is not marked as verified")
+        return opened
 
 
 def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Verification]:
@@ -106,6 +107,8 @@ def _report(one: Verification, out: Output) -> None:
 def _mark(opened: Run, found: Sequence[Verification], arguments: argparse.Namespace, out: Output) -> dict[str, str]:
     """Which mark each checkpoint got. A mark that cannot be set does not spoil the answer."""
     marked: dict[str, str] = {}
+    if not opened.is_writable:
+        return marked
     clock = SystemClock()
     for one in found:
         checkpoint = one.checkpoint
