@@ -51,6 +51,7 @@ HOLD_FOREVER = """
 import signal, sys
 from holdfast.engine.attempts import begin_attempt
 from holdfast.storage.posix import PosixStore
+from holdfast.testing import FakeClock
 
 begin_attempt(PosixStore(sys.argv[1], create=True), FakeClock())
 print("holding", flush=True)

@@ -164,7 +164,7 @@ def try_candidates(
     raise RestoreError(
         f"{store.location}: none of {len(candidates)} checkpoints can be used:\n  "
         + "\n  ".join(failures or ["all are quarantined"]),
-        hint=f"holdfast verify {store.location} --all says what is damaged; to start over on purpose, use a new run directory",
+        hint=f"holdfast verify {store.location} --all says what is damaged; to start over, use a new directory",
     )
 
 
@@ -179,7 +179,7 @@ def _candidates(catalog: Catalog, choice: Choice, store: Store, events: Sequence
         raise RestoreError(
             f"{store.location}: none of {len(unusable)} checkpoints can be used:\n  "
             + "\n  ".join(f"{checkpoint.id}: {checkpoint.quarantined}" for checkpoint in unusable),
-            hint=f"holdfast verify {store.location} --all checks again; to start over on purpose, use a new run directory",
+            hint=f"holdfast verify {store.location} --all checks again; to start over, use a new directory",
         )
     candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode)
     if choice.which == "latest":
