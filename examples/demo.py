@@ -68,7 +68,8 @@ def main() -> int:
         return 1
     console.print(
         f"[bold green]OK[/]: killed after step {killed}, resumed from step {resumed}; "
-        f"all {count:,} weights equal the undisturbed run's, bit for bit."
+        f"all {count:,} weights equal the undisturbed run's, bit for bit.",
+        soft_wrap=True,
     )
     return 0
 
