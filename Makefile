@@ -24,14 +24,16 @@ demo: $(VENV)/run.stamp
 # All tests, the proof rig included; coverage is measured on everything but the rig.
 test: $(VENV)/dev.stamp lint
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not crash" $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest -m "not crash" --ignore=tests/crash $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest -m "not crash" tests/crash $(PYTEST_ARGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 	$(MAKE) crash
 
 # The inner loop: under three minutes.
 check: $(VENV)/dev.stamp lint
-	$(BIN)/python -m pytest -q -n 2 -m "not crash and not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not crash and not slow" --ignore=tests/crash $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not crash and not slow" tests/crash $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -8,8 +8,8 @@ import pytest
 import holdfast
 from holdfast.engine.catalog import read_catalog
 from holdfast.engine.identity import identify
+from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
-from holdfast.testing import Fault, FaultyFiles
 
 
 @pytest.fixture
@@ -71,14 +71,21 @@ def test_a_checkpoint_moved_away_behind_a_link_is_damage_not_absence(tmp_path, i
     assert [bool(checkpoint.quarantined) for checkpoint in found.checkpoints] == [False, False, True]
 
 
-def test_one_unreadable_manifest_does_not_hide_the_others(tmp_path, ids):
-    files = FaultyFiles()
-    catalog_of(tmp_path, files)
-    opens = [call.number for call in files.calls if call.method == "open_read"]
-    # The first manifest fails in the common listing, and again when asked for alone; the first open is the marker's.
-    bad = [Fault(at=opens[1], error=errno.EIO), Fault(at=opens[1] + 3, error=errno.EIO, methods={"open_read"})]
+class BadSector(Files):
+    """The first manifest cannot be opened: not in the common listing, nor when it is asked for alone."""
 
-    found = catalog_of(tmp_path, FaultyFiles(plan=bad))
+    def __init__(self) -> None:
+        self.left = 2
+
+    def open_read(self, parent: int, name: str, *, direct: bool = False) -> int:
+        if name == "manifest.json" and self.left:
+            self.left -= 1
+            raise OSError(errno.EIO, "bad sector")
+        return super().open_read(parent, name, direct=direct)
+
+
+def test_one_unreadable_manifest_does_not_hide_the_others(tmp_path, ids):
+    found = catalog_of(tmp_path, BadSector())
 
     reasons = [checkpoint.quarantined for checkpoint in found.checkpoints]
     assert "cannot be read now" in reasons[0]
