@@ -37,6 +37,7 @@ def test_removing_makes_room() -> None:
     store.remove("group/blob")
 
     store.publish("group/next", bytes(10))
+    assert store.read("group/next", 10) == bytes(10)
 
 
 def test_another_handle_sees_the_same_blobs_and_has_holds_of_its_own() -> None:
