@@ -161,7 +161,7 @@ def _no_digest_check() -> None:
 
         __hash__ = str.__hash__
 
-    reading.digest_hex = lambda data: Agreeable()
+    reading.checksum_hex = reading.checksum_of_parts = reading.digest_hex = lambda data: Agreeable()
 
 
 def _no_manifest_digest() -> None:
@@ -317,7 +317,7 @@ MUTANTS = [
     Mutant("writes documents in place", _write_in_place, "crash states", "I1"),
     Mutant("writes the manifest first", _manifest_first, "crash states", "I2"),
     Mutant("syncs again after a failed sync", _retry_after_sync_error, "failing calls: fsync", "I5"),
-    Mutant("does not check the digests of chunks", _no_digest_check, "bit flips", "I4"),
+    Mutant("does not check the checksums of chunks", _no_digest_check, "bit flips", "I4"),
     Mutant("does not check the digest of the manifest", _no_manifest_digest, "bit flips", "I4"),
     Mutant("prunes data before the manifest", _prune_data_first, "crash states", "I2"),
     Mutant("prunes before it commits", _prune_before_commit, "crash states", "I6"),

@@ -5,6 +5,7 @@ import random
 import struct
 
 from holdfast.core.names import JOURNAL_NAME, MANIFEST_NAME, MARKER_NAME
+from holdfast.format.checksum import checksum_hex
 from holdfast.format.head import digest_hex, head_lines
 from tests.crash.damage import Baseline
 from tests.crash.models import Tree
@@ -136,6 +137,7 @@ def _forge_shard(baseline: Baseline, rng: random.Random) -> Tree:
     data = struct.pack("<Q", claimed) + header + data[8 + size :]
     chunk_bytes = shard["chunk_bytes"]
     shard["size_bytes"] = len(data)
+    shard["xxh3"] = [checksum_hex(data[at : at + chunk_bytes]) for at in range(0, len(data), chunk_bytes)]
     shard["blake3"] = [digest_hex(data[at : at + chunk_bytes]) for at in range(0, len(data), chunk_bytes)]
     tree[path] = data
     tree[manifest_path] = _manifest(document)

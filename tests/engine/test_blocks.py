@@ -3,10 +3,11 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
-from holdfast.engine.blocks import run_workers
+from holdfast.engine.blocks import BlockPool, run_in_order, run_workers
 
 
 def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
@@ -34,3 +35,45 @@ def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
 
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-io"]
     assert 0 < finished_when_raised < 100
+
+
+def _collect(count, workers, *, fill=None, use=None):
+    """What run_in_order makes of indices, with a look at the order of use."""
+    used = []
+
+    def put(index, block):
+        if fill is not None:
+            fill(index)
+        block[:8] = index.to_bytes(8, "little")
+        return block[:8]
+
+    def take(index, data):
+        if use is not None:
+            use(index)
+        used.append((index, int.from_bytes(data, "little")))
+
+    run_in_order(put, take, count, pool=BlockPool(4096), workers=workers)
+    return used
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [0, 1, 2, 50])
+def test_blocks_are_used_in_order_with_what_was_filled_for_them(count, workers):
+    slow_even = lambda index: time.sleep(0.002 if index % 2 == 0 else 0)  # noqa: E731
+    assert _collect(count, workers, fill=slow_even) == [(index, index) for index in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("part", ["fill", "use"])
+def test_the_first_failure_ends_all_and_is_raised_when_no_thread_works_any_more(workers, part):
+    done = []
+
+    def fail_at_seven(index):
+        done.append(index)
+        if index == 7:
+            raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        _collect(100, workers, **{part: fail_at_seven})
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-io"]
+    assert len(done) < 100

@@ -9,6 +9,7 @@ from holdfast.format.manifest import Body, LeafRecord, ShardRecord, decode_manif
 from tests.format.test_head import ID, RUN, checkpoint
 
 DIGEST = "0" * 64
+CHECKSUM = "1" * 32
 
 
 def body(**changes: object) -> Body:
@@ -16,7 +17,15 @@ def body(**changes: object) -> Body:
         "tree": {"t": "dict", "v": {"a": 1}},
         "random": None,
         "leaves": [LeafRecord(name="a", dtype="float32", shape=[2], shard=0, begin=4096, end=4104)],
-        "shards": [ShardRecord(name="rank-00000.safetensors", size_bytes=4104, chunk_bytes=4096, blake3=[DIGEST] * 2)],
+        "shards": [
+            ShardRecord(
+                name="rank-00000.safetensors",
+                size_bytes=4104,
+                chunk_bytes=4096,
+                xxh3=[CHECKSUM] * 2,
+                blake3=[DIGEST] * 2,
+            )
+        ],
         "pickled": [],
         "hyperparameters": {},
         "provenance": {"python": "3.11"},
@@ -60,7 +69,7 @@ def test_a_truncated_or_extended_manifest_is_found():
 
 
 def shard(**changes: object) -> ShardRecord:
-    fields = {"name": "a", "size_bytes": 4104, "chunk_bytes": 4096, "blake3": [DIGEST] * 2}
+    fields = {"name": "a", "size_bytes": 4104, "chunk_bytes": 4096, "xxh3": [CHECKSUM] * 2, "blake3": [DIGEST] * 2}
     return ShardRecord(**{**fields, **changes})
 
 
@@ -76,7 +85,7 @@ def leaf(**changes: object) -> LeafRecord:
         {"shards": [shard(name=".hidden")]},
         {"shards": [shard(name="a/b")]},
         {"shards": [shard(), shard()]},
-        {"shards": [shard(size_bytes=-1, blake3=[])]},
+        {"shards": [shard(size_bytes=-1, xxh3=[], blake3=[])]},
         {"shards": [shard(size_bytes=1 << 62)]},
         {"shards": [shard(chunk_bytes=0)]},
         {"shards": [shard(chunk_bytes=1000)]},
@@ -84,6 +93,9 @@ def leaf(**changes: object) -> LeafRecord:
         {"shards": [shard(blake3=[DIGEST])]},
         {"shards": [shard(blake3=[DIGEST, "0" * 63 + "G"])]},
         {"shards": [shard(blake3=[DIGEST, "A" * 64])]},
+        {"shards": [shard(xxh3=[CHECKSUM])]},
+        {"shards": [shard(xxh3=[CHECKSUM, DIGEST])]},
+        {"shards": [shard(xxh3=[CHECKSUM, "A" * 32])]},
         {"leaves": [leaf(shard=1)]},
         {"leaves": [leaf(shard=-1)]},
         {"leaves": [leaf(end=4105)]},

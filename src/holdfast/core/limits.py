@@ -26,7 +26,7 @@ PAGE_BYTES = 4096
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 256 << 20
 # One direct write. Larger ones are no faster; with smaller ones a fast disk waits for a busy machine to start the next.
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 8 << 20
 
 MAX_NAME_BYTES = 200  # a path component; ext4 and most others allow 255, we append suffixes
 MAX_HEAD_BYTES = 64 << 10

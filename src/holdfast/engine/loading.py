@@ -68,7 +68,7 @@ def leaf_infos(body: Body) -> list[LeafInfo]:
 
 
 def fill(source: Source, manifest: Manifest, *plans: Fillable) -> None:
-    """Read what the plans want; every byte is verified before it is put in its place (I4)."""
+    """Read what the plans want; every byte is verified before this returns (I4)."""
     checkpoint_id = manifest.checkpoint.id
     destinations = [destination for plan in plans for destination in plan.destinations]
     try:

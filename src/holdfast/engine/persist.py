@@ -1,20 +1,29 @@
 """Persist: write a laid-out state as one shard, copying, digesting and writing each block in one pass."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from holdfast.core.limits import CHUNK_BYTES
-from holdfast.engine.blocks import BlockPool, run_workers
+from holdfast.engine.blocks import BlockPool, run_in_order
 from holdfast.format.arrays import copy_range
+from holdfast.format.checksum import checksum_hex
 from holdfast.format.head import digest_hex
 from holdfast.format.shard import Layout
 from holdfast.storage.store import Writer
 
-__all__ = ["persist"]
+__all__ = ["Sums", "persist"]
 
 Carrier = np.ndarray
+
+
+class Sums(NamedTuple):
+    """What is known of each chunk of a shard."""
+
+    xxh3: list[str]
+    blake3: list[str]
 
 
 class _Image:
@@ -55,26 +64,29 @@ def persist(
     pool: BlockPool,
     workers: int,
     chunk_bytes: int = CHUNK_BYTES,
-) -> list[str]:
-    """Write the shard and make it durable; the digests of its chunks."""
+) -> Sums:
+    """Write the shard and make it durable; the checksums and digests of its chunks."""
     image = _Image(layout, carriers)
     size_bytes, block_bytes = layout.size_bytes, pool.size_bytes
     chunks_per_block = block_bytes // chunk_bytes
-    digests = [""] * -(-size_bytes // chunk_bytes)
+    chunks = -(-size_bytes // chunk_bytes)
+    sums = Sums([""] * chunks, [""] * chunks)
 
-    def write_blocks(next_index: Callable[[], int | None]) -> None:
-        with pool.block() as block:
-            while (index := next_index()) is not None:
-                begin = index * block_bytes
-                data = block[: min(block_bytes, size_bytes - begin)]
-                # A chunk is digested while it is still in the cache that it was copied to. The digest is of what is in
-                # our own buffer, and exactly that is written (I4).
-                for chunk, offset in enumerate(range(0, len(data), chunk_bytes), index * chunks_per_block):
-                    part = data[offset : offset + chunk_bytes]
-                    image.copy(begin + offset, begin + offset + len(part), part)
-                    digests[chunk] = digest_hex(part)
-                writer.write_at(data, begin)
+    def fill(index: int, block: memoryview) -> memoryview:
+        begin = index * block_bytes
+        data = block[: min(block_bytes, size_bytes - begin)]
+        # A chunk is digested while it is still in the cache that it was copied to. The sums are of what is in our own
+        # buffer, and exactly that is written (I4).
+        for chunk, offset in enumerate(range(0, len(data), chunk_bytes), index * chunks_per_block):
+            part = data[offset : offset + chunk_bytes]
+            image.copy(begin + offset, begin + offset + len(part), part)
+            sums.xxh3[chunk] = checksum_hex(part)
+            sums.blake3[chunk] = digest_hex(part)
+        return data
 
-    run_workers(write_blocks, -(-size_bytes // block_bytes), workers)
+    def write(index: int, data: memoryview) -> None:
+        writer.write_at(data, index * block_bytes)
+
+    run_in_order(fill, write, -(-size_bytes // block_bytes), pool=pool, workers=workers)
     writer.finish(size_bytes)
-    return digests
+    return sums

@@ -32,7 +32,7 @@ _TRIES = 2
 _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ECONNRESET, errno.EREMOTEIO)
 _SPARE_BYTES = 128 << 10
 _MANIFEST_BYTES_PER_LEAF = 400
-_MANIFEST_BYTES_PER_CHUNK = 70
+_MANIFEST_BYTES_PER_CHUNK = 105
 _INODES = 4  # directory, shard, manifest, a mark
 
 
@@ -138,11 +138,13 @@ def _write_shard(session: Session, checkpoint_id: str, encoded: Encoded, layout:
     writer = session.store.create(f"{checkpoint_id}/{name}", layout.size_bytes)
     try:
         carriers = [leaf.carrier for leaf in encoded.leaves]
-        digests = persist(layout, carriers, writer, pool=session.pool, workers=session.workers)
+        sums = persist(layout, carriers, writer, pool=session.pool, workers=session.workers)
     except BaseException:
         writer.abandon()
         raise
-    return ShardRecord(name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, blake3=digests)
+    return ShardRecord(
+        name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=sums.xxh3, blake3=sums.blake3
+    )
 
 
 def _leaf_records(encoded: Encoded, layout: Layout) -> list[LeafRecord]:

@@ -8,6 +8,7 @@ from holdfast.core.errors import FormatError, IntegrityError, StateError
 from holdfast.core.limits import MAX_CHUNK_BYTES, MAX_LEAVES, MAX_MANIFEST_BYTES, MAX_NDIM, PAGE_BYTES
 from holdfast.core.names import is_valid_name
 from holdfast.core.values import Checkpoint
+from holdfast.format.checksum import CHECKSUM_DIGITS
 from holdfast.format.head import HEX_DIGITS, decode_head, digest_hex, encode_head, head_lines, split_head
 
 __all__ = ["Body", "LeafRecord", "Manifest", "ShardRecord", "decode_manifest", "encode_manifest"]
@@ -24,8 +25,10 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     size_bytes: int
     chunk_bytes: int
+    xxh3: list[str]
+    """The checksum of each chunk, for restores; the last chunk may be shorter."""
     blake3: list[str]
-    """The digest of each chunk; the last chunk may be shorter."""
+    """The digest of each chunk, for verification, copies and comparisons."""
 
 
 class LeafRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -107,10 +110,15 @@ def _check_shards(body: Body, where: str) -> None:
         chunk_ok = PAGE_BYTES <= shard.chunk_bytes <= MAX_CHUNK_BYTES and shard.chunk_bytes % PAGE_BYTES == 0
         if not chunk_ok or not 0 <= shard.size_bytes < 1 << 60:
             raise FormatError(f"{where}: shard {shard.name}: size {shard.size_bytes} or chunk {shard.chunk_bytes}")
-        if len(shard.blake3) != -(-shard.size_bytes // shard.chunk_bytes):
-            raise FormatError(f"{where}: shard {shard.name}: {len(shard.blake3)} digests for {shard.size_bytes} bytes")
-        if not all(len(digest) == HEX_DIGITS and _HEX.issuperset(digest) for digest in shard.blake3):
-            raise FormatError(f"{where}: shard {shard.name}: a digest is not {HEX_DIGITS} hexadecimal digits")
+        _check_sums(shard, "digest", shard.blake3, HEX_DIGITS, where)
+        _check_sums(shard, "checksum", shard.xxh3, CHECKSUM_DIGITS, where)
+
+
+def _check_sums(shard: ShardRecord, kind: str, sums: list[str], digits: int, where: str) -> None:
+    if len(sums) != -(-shard.size_bytes // shard.chunk_bytes):
+        raise FormatError(f"{where}: shard {shard.name}: {len(sums)} {kind}s for {shard.size_bytes} bytes")
+    if not (_HEX.issuperset("".join(sums)) and all(len(found) == digits for found in sums)):
+        raise FormatError(f"{where}: shard {shard.name}: a {kind} is not {digits} hexadecimal digits")
 
 
 def _check_leaves(body: Body, where: str) -> None:
