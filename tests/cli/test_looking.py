@@ -334,7 +334,7 @@ def test_diff_of_damaged_data_is_an_error_not_a_difference(run, damage, holdfast
     answer = holdfast_command("diff", "run", "20", "50")
 
     assert answer.code == 4
-    assert "differs from its digest" in answer.err
+    assert "differs from its checksum" in answer.err
 
 
 def test_a_step_that_is_not_there_is_named_with_the_nearest(run, holdfast_command):
