@@ -13,10 +13,12 @@ from tests.docs.pages import ROOT
 PUBLIC = [
     "Checkpointer",
     "load",
+    "prefetch",
     "keep",
     "KEEP_ALL",
     "register",
     "PendingCheckpoint",
+    "Prefetch",
     "Restored",
     "Keep",
     "Record",
@@ -80,7 +82,7 @@ def test_every_method_of_the_checkpointer_has_a_docstring_and_is_described(metho
     assert re.search(rf"^#+ `{method}\b", REFERENCE, re.MULTILINE)
 
 
-CALLED = ["Checkpointer", "load", "keep", "register"]
+CALLED = ["Checkpointer", "load", "prefetch", "keep", "register"]
 CALLED += [f"Checkpointer.{method}" for method in METHODS if callable(getattr(holdfast.Checkpointer, method))]
 
 

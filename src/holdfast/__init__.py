@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from holdfast.engine.outcome import PendingCheckpoint, Restored
+    from holdfast.engine.prefetch import Prefetch, prefetch
     from holdfast.engine.readonly import load
     from holdfast.format.registry import Record, register
     from holdfast.policy.keep import KEEP_ALL, Keep, keep
@@ -41,6 +42,7 @@ _HOMES = {
     "Checkpointer": "holdfast.checkpointer",
     "load": "holdfast.engine.readonly",
     **dict.fromkeys(["PendingCheckpoint", "Restored"], "holdfast.engine.outcome"),
+    **dict.fromkeys(["prefetch", "Prefetch"], "holdfast.engine.prefetch"),
     **dict.fromkeys(["keep", "Keep", "KEEP_ALL"], "holdfast.policy.keep"),
     **dict.fromkeys(["register", "Record"], "holdfast.format.registry"),
 }
@@ -48,10 +50,12 @@ _HOMES = {
 __all__ = [
     "Checkpointer",
     "load",
+    "prefetch",
     "keep",
     "KEEP_ALL",
     "register",
     "PendingCheckpoint",
+    "Prefetch",
     "Restored",
     "Keep",
     "Record",

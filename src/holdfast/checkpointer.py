@@ -1,13 +1,21 @@
 """The front class: says what to save, where, and what stays. It wires and names; the engine does the work."""
 
+import atexit
+import errno
 import logging
+import math
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
+from holdfast.agent.estimate import expected_bytes
+from holdfast.agent.staging import CaptureMode, Stager, Status
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
     FencedError,
@@ -18,20 +26,32 @@ from holdfast.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from holdfast.core.values import Checkpoint
+from holdfast.core.limits import CHUNK_BYTES
+from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.adapters import check_restorable
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
+from holdfast.engine.journal import read_events
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.outcome import PendingCheckpoint, Restored
+from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import collect_provenance
 from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
-from holdfast.engine.saving import Document, plan_session, prune_run, save_encoded
+from holdfast.engine.saving import Document, save_encoded
 from holdfast.engine.session import Session, default_workers
+from holdfast.engine.snapshots import (
+    Snapshot,
+    close_snapshots,
+    committed_names,
+    find_snapshots,
+    remove_old_arenas,
+)
+from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
+from holdfast.format.carriers import ToHost
 from holdfast.format.decode import build
 from holdfast.format.encode import Encoded, encode_state
 from holdfast.format.manifest import Body
@@ -39,11 +59,16 @@ from holdfast.policy.keep import Keep, Verdict, keep
 from holdfast.policy.lineage import choose, in_order
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
+from holdfast.tiers.finding import reclaim
 
 __all__ = ["Checkpointer"]
 
 _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
+_VARIABLE = "HOLDFAST_BACKGROUND"
+_LEAST_PREPARED_BYTES = 16 << 20
+_EXIT_NOT_DURABLE = 74  # EX_IOERR of sysexits.h
+_open: "weakref.WeakSet[Checkpointer]" = weakref.WeakSet()
 
 
 class Checkpointer:
@@ -58,6 +83,7 @@ class Checkpointer:
         run: str | PathLike[str],
         state: Mapping[str, object] | None = None,
         *,
+        every: int | None = None,
         keep: Keep = _DEFAULT_KEEP,
         on_error: Literal["warn", "raise"] = "warn",
         random: bool = True,
@@ -67,6 +93,9 @@ class Checkpointer:
         takeover: bool = False,
         fresh: bool = False,
         suspect_after: int | None = 3,
+        background: Literal["process", "thread", "off"] | None = None,
+        capture: CaptureMode = "now",
+        memory_bytes: int | None = None,
         workers: int | None = None,
         files: Files | None = None,
         clock: Clock | None = None,
@@ -81,6 +110,13 @@ class Checkpointer:
             raise UsageError("suspect_after is 0, expected None or at least 1")
         if workers is not None and check_count("workers", workers) < 1:
             raise UsageError("workers is 0, expected None or at least 1")
+        if every is not None and check_count("every", every) < 1:
+            raise UsageError("every is 0, expected None or at least 1", hint="every=500 saves every 500 steps")
+        if capture not in get_args(CaptureMode):
+            raise UsageError(f"capture is {capture!r}, expected one of {', '.join(map(repr, get_args(CaptureMode)))}")
+        if memory_bytes is not None:
+            check_count("memory_bytes", memory_bytes)
+        kind = _background_kind(background, files)
         self._state = _mapping("state", state)
         check_restorable(self._state)
         if TREE_NAME in self._state:
@@ -97,7 +133,12 @@ class Checkpointer:
         self._pid = os.getpid()
         self._closed = False
         self._touched = False
+        self._every = every
+        self._steps = 0
+        # Compared with the count at every step; larger than any count where nothing is ever due.
+        self._due_at: float = math.inf if every is None else every
         self._last: PendingCheckpoint | None = None
+        self._background_error: HoldfastError | None = None
         real_clock = clock or SystemClock()
         store = PosixStore(run, create=True, files=files, clock=real_clock)
         try:
@@ -107,6 +148,11 @@ class Checkpointer:
         except BaseException:
             store.close()
             raise
+        self._location = os.path.abspath(store.location)
+        self._stager: Stager | None = None
+        if kind != "off":
+            self._start_background(kind, capture, memory_bytes, files)
+        _open.add(self)
 
     @property
     def attempt(self) -> int:
@@ -126,6 +172,7 @@ class Checkpointer:
     ) -> PendingCheckpoint:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
         _refuse_unknown("holdfast.Checkpointer.save", unknown)
+        self._check_owner()
         with self._lock, collector_paused():
             self._check_usable()
             document = Document(
@@ -138,24 +185,40 @@ class Checkpointer:
                 provenance=self._provenance,
             )
             self._session.check_step(document.step)
+            self._raise_background_error()
             pending = PendingCheckpoint(document.step)
-            encoded = self._encode(tree)
             try:
-                # Inside: it reads the catalogue, and a storage that fails there must not end the job either (I7).
-                self._session.check_continues()
-                checkpoint = save_encoded(self._session, encoded, document, self._keep)
+                if self._stager is not None:
+                    self._session.check_continues()
+                    self._stager.save(lambda to_host: self._encode(tree, to_host), document, pending)
+                else:
+                    self._save_synchronously(self._encode(tree), document, pending)
             except (FencedError, UsageError, StateError):
                 raise
             except HoldfastError as error:
                 self._report_failure(pending, error)
-            else:
-                pending.id = checkpoint.id
-                self._session.journal.record(
-                    "committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes
-                )
-                self._prune()
+            except (MemoryError, OSError) as error:
+                if not isinstance(error, MemoryError) and error.errno != errno.ENOMEM:
+                    raise
+                self._report_failure(pending, SaveFailedError(f"there is not enough memory to save: {error}"))
             self._last = pending
             return pending
+
+    def step(self, *, epoch: int | None = None, **metrics: object) -> PendingCheckpoint | None:
+        """Count a step of the training, and save when one is due (`every`); the save, or None.
+
+        A save that is due while two are still on their way to the disk is skipped and counted: the training does not
+        wait for the storage.
+        """
+        self._steps += 1
+        if self._steps < self._due_at:
+            return None
+        assert self._every is not None
+        self._check_owner()
+        self._due_at = self._steps + self._every
+        if self._stager is not None and self._stager.skips():
+            return None
+        return self.save(step=self._steps, epoch=epoch, metrics=metrics)
 
     def restore(
         self,
@@ -205,12 +268,32 @@ class Checkpointer:
 
     def checkpoints(self) -> list[Checkpoint]:
         """What the run holds, oldest first, damaged ones included (`quarantined` says why)."""
+        self._check_owner()
         with self._lock:
             self._check_usable(restoring=True)
             return in_order(self._session.catalog().checkpoints)
 
+    def updating(self) -> AbstractContextManager[None]:
+        """Around code that changes parameters or moments outside of `optimizer.step()`; waits for a running capture."""
+        return nullcontext() if self._stager is None else self._stager.updating()
+
+    def status(self) -> Status:
+        """What is durable, what it cost, and what is being written; `str()` gives a line for a terminal."""
+        self._check_owner()
+        if self._stager is None:
+            step = self._last.step if self._last is not None and self._last.durable else None
+            return Status(step, step, 0.0, self._session.seq, 0, 0, "saving in the foreground")
+        return self._stager.status()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the last save is durable; raises what went wrong."""
+        self._check_owner()
+        if self._last is not None:
+            self._last.wait(timeout_s)
+
     def pin(self, which: str | int = "latest", *, note: str = "") -> str:
         """Keep a checkpoint whatever retention says; its id. `holdfast unpin` undoes it."""
+        self._check_owner()
         with self._lock:
             self._check_usable(restoring=True)
             chosen = choose(self._session.catalog().checkpoints, which)[0]
@@ -219,9 +302,10 @@ class Checkpointer:
 
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Remove what retention gives up, as after every save; what is kept and removed, and why."""
+        self._check_owner()
         with self._lock:
             self._check_usable(restoring=True)
-            verdicts = plan_session(self._session, self._keep)
+            verdicts = plan_run(self._session, self._keep)
             if not dry_run:
                 prune_run(self._session, self._keep)
             return verdicts
@@ -245,13 +329,19 @@ class Checkpointer:
             _log.error("%s", failure)
 
     def _close(self, *, clean: bool) -> None:
+        if os.getpid() != self._pid:
+            return  # it is the parent's, and so may be the lock
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            if os.getpid() == self._pid:
+            _open.discard(self)
+            # Where the storage hangs, whoever touches it does not come back, and the process could not end either.
+            if self._stager is None or self._stager.close():
+                if self._stager is not None:
+                    self._remove_old_arenas()
                 self._session.journal.record("closed", clean=clean)
-                self._session.close()
+            self._session.close()
             if self._last is not None and self._last.error is not None:
                 raise SaveFailedError(
                     f"the last checkpoint (step {self._last.step}) did not become durable: {self._last.error.message}",
@@ -259,8 +349,13 @@ class Checkpointer:
                 ) from self._last.error
 
     def _restore(self, choice: Choice, make_plan: Callable[[Body, Sequence[LeafInfo]], Plan]) -> Loaded | None:
+        self._check_owner()
         with self._lock, collector_paused():
             self._check_usable(restoring=True)
+            wait_for_prefetches()
+            if self._stager is not None:
+                self._stager.settle()
+            snapshots = {} if self._stager is None else find_snapshots(*self._place())
             try:
                 loaded = restore_session(
                     self._session,
@@ -271,7 +366,9 @@ class Checkpointer:
                     hyperparameters=self._hyperparameters,
                     is_touched=lambda: self._touched,
                     on_touch=self._note_touch,
+                    snapshots=snapshots,
                 )
+                self._follow_up(loaded, snapshots)
             except (RestoreError, UnsupportedError) as error:
                 if not self._touched:
                     raise
@@ -279,18 +376,91 @@ class Checkpointer:
                     f"{error.message}\nthe state in memory was partly overwritten and must not be used",
                     hint=error.hint,
                 ) from error
+            finally:
+                close_snapshots(snapshots)
             self._touched = False
+        if loaded is not None:
+            self._steps = loaded.checkpoint.step
+            if self._every is not None:
+                self._due_at = (self._steps // self._every + 1) * self._every
         for drift in loaded.drift if loaded is not None else ():
             _log.info("since the checkpoint was saved: %s", drift)
         return loaded
 
-    def _encode(self, tree: object) -> Encoded:
+    def _start_background(self, kind: str, capture: CaptureMode, memory_bytes: int | None, files: Files | None) -> None:
+        try:
+            reclaim(keep_run_id=self._session.run_id)
+            self._stager = Stager(
+                self._session,
+                self._state,
+                self._keep,
+                process=kind == "process",
+                mode=capture,
+                memory_bytes=memory_bytes,
+                files=files,
+                on_failure=self._report_background_failure,
+            )
+        except HoldfastError as error:
+            _log.warning("checkpoints are saved in the foreground: %s", error)
+            return
+        self._stager.background.on_durable = self._remove_old_arenas
+        self._prepare(expected_bytes(self._state))
+
+    def _prepare(self, size_bytes: int) -> None:
+        """Make memory for a snapshot of about that size ready, while the program does something else."""
+        if self._stager is not None and size_bytes >= _LEAST_PREPARED_BYTES:
+            self._stager.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES)
+
+    def _follow_up(self, loaded: Loaded | None, snapshots: Mapping[str, Snapshot]) -> None:
+        """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""
+        if loaded is None or self._stager is None:
+            return
+        if DISK in loaded.checkpoint.where:
+            self._prepare(loaded.checkpoint.size_bytes)
+            return
+        reason = "there is no room for a second copy"
+        try:
+            adopted = self._stager.adopt(snapshots[loaded.checkpoint.id])
+        except HoldfastError as error:
+            adopted, reason = None, error.message
+        if adopted is None:
+            _log.warning("step %d is in memory only, until the next save: %s", loaded.checkpoint.step, reason)
+        else:
+            self._last = adopted
+
+    def _place(self) -> tuple[str, str]:
+        return self._session.run_id, self._location
+
+    def _remove_old_arenas(self) -> None:
+        """Give the memory of earlier attempts back: what it held is durable, or older than what is."""
+        if self._stager is None:
+            return
+        known: set[object] | None = None
+        if self._stager.background.durable_step is None:
+            # Nothing of this attempt is durable: what an earlier one left may be the newest that exists.
+            known = committed_names(read_events(self._session.store))
+        remove_old_arenas(
+            *self._place(), attempt=self._session.attempt, durable=lambda name: known is None or name in known
+        )
+
+    def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
+        # It reads the catalogue, and a storage that fails there must not end the job either (I7).
+        self._session.check_continues()
+        checkpoint = save_encoded(self._session, encoded, document, self._keep)
+        pending.note_durable(checkpoint.id)
+        self._session.journal.record(
+            "committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes
+        )
+        self._prune()
+
+    def _encode(self, tree: object, to_host: ToHost | None = None) -> Encoded:
         state = dict(self._state)
         if tree is not None:
             state[TREE_NAME] = tree
         if not state:
             raise UsageError("there is nothing to save", hint="give Checkpointer a state, or save(tree=...)")
-        return encode_state(state, random=current_random() if self._random else None, allow_pickle=self._pickle)
+        random = current_random() if self._random else None
+        return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host)
 
     def _prune(self) -> None:
         try:
@@ -304,9 +474,22 @@ class Checkpointer:
     def _report_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         if self._on_error == "raise":
             raise error
-        pending.error = error
+        pending.note_failed(error)
         _log.warning("the checkpoint of step %d was not saved: %s", pending.step, error)
-        self._session.journal.record("save_failed", step=pending.step, error=error.message)
+        note = self._session.journal.record if self._stager is None else self._stager.background.note
+        note("save_failed", step=pending.step, error=error.message)
+
+    def _report_background_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
+        """From the thread that listens to the agent: raised at the next save, if errors are to be raised."""
+        _log.warning("the checkpoint of step %d was not saved: %s", pending.step, error)
+        self._background_error = error
+
+    def _raise_background_error(self) -> None:
+        error = self._background_error
+        if not isinstance(error, FencedError):  # which stays true
+            self._background_error = None
+        if error is not None and (self._on_error == "raise" or isinstance(error, FencedError)):
+            raise error
 
     def _note_touch(self) -> None:
         self._touched = True
@@ -314,16 +497,58 @@ class Checkpointer:
     def _check_usable(self, *, restoring: bool = False) -> None:
         if self._closed:
             raise UsageError("this Checkpointer is closed", hint="make a new one")
-        if os.getpid() != self._pid:
-            raise UsageError(
-                f"this Checkpointer belongs to process {self._pid}, not to its forked child {os.getpid()}",
-                hint="save in the process that made it",
-            )
         if self._touched and not restoring:
             raise StateError(
                 "a restore failed half-way, so the state in memory is neither old nor new; it is not saved",
                 hint="restore another checkpoint, or start the program again",
             )
+
+    def _check_owner(self) -> None:
+        """To be asked before a lock: one that another thread had at the time of a fork is never released in a child."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"this Checkpointer belongs to process {self._pid}, not to its forked child {os.getpid()}",
+                hint="save in the process that made it",
+            )
+
+
+def _background_kind(wanted: str | None, files: Files | None) -> str:
+    """The process is the default; storage that only this process can reach is written by this process."""
+    if wanted is None:
+        return "off" if files is not None else _check_kind(os.environ.get(_VARIABLE) or "process", _VARIABLE)
+    kind = _check_kind(wanted, "background")
+    if kind == "process" and files is not None:
+        raise UsageError("background='process' cannot use files= of this process", hint="background='thread' can")
+    return kind
+
+
+def _check_kind(kind: str, what: str) -> str:
+    if kind not in ("process", "thread", "off"):
+        raise UsageError(f"{what} is {kind!r}, expected 'process', 'thread' or 'off'")
+    return kind
+
+
+def _finish_at_exit() -> None:
+    """A program that ends without close(): finish, and tell by the exit status if its last checkpoint failed (I8)."""
+    failures = []
+    for checkpointer in list(_open):
+        try:
+            checkpointer._close(clean=False)
+        except HoldfastError as error:
+            failures.append(error)
+    if failures:
+        for failure in failures:
+            _log.error("%s", failure)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                pass
+        # The interpreter knows no other way to end with another status from here.
+        os._exit(_EXIT_NOT_DURABLE)
+
+
+atexit.register(_finish_at_exit)
 
 
 def _mapping(what: str, given: Mapping[str, object] | None) -> dict[str, object]:

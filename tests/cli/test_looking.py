@@ -20,7 +20,7 @@ def test_a_listing_shows_each_checkpoint_oldest_first_with_state_and_metrics(run
 
     lines = answer.out.splitlines()
     assert answer.code == 0
-    assert lines[0].split() == ["step", "epoch", "attempt", "age", "size", "loss", "accuracy", "state", "note"]
+    assert lines[0].split() == ["step", "epoch", "attempt", "age", "size", "loss", "accuracy", "where", "state", "note"]
     assert [line.split()[0] for line in lines[1:7]] == ["10", "20", "30", "40", "30", "50"]
     assert lines[1].endswith("committed          start")
     assert "verified" in lines[2]

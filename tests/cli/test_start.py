@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.cli.commands import ls
 from holdfast.cli.dispatch import COMMANDS
 from holdfast.cli.exit_codes import EXIT_CODES, code_of
 from holdfast.cli.main import main
+from holdfast.cli.parser import make_parser
 from holdfast.core import errors
 
 _SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -47,10 +49,27 @@ def test_the_version_is_said_without_a_parser_and_without_typing():
 
 
 def test_a_listing_loads_nothing_heavy(run):
-    loaded = _modules_after("ls", run)
+    plain, with_options = _modules_after("ls", run), _modules_after("ls", run, "-n", 1)
 
-    assert "argparse" in loaded
-    assert not loaded & set(_HEAVY)
+    assert not plain & {"argparse", *_HEAVY}
+    assert "argparse" in with_options
+    assert not with_options & set(_HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], [""], ["a run:latest"]])
+def test_a_listing_without_options_takes_what_the_parser_would_have_made_of_it(arguments):
+    parser = make_parser("ls", summary="", examples=())
+    ls.add_arguments(parser)
+
+    plain = ls.parse_plain(arguments)
+
+    assert plain is not None
+    assert vars(plain) == vars(parser.parse_args(arguments))
+
+
+@pytest.mark.parametrize("arguments", [["--ids"], ["-h"], ["run", "--json"], ["run", "another"], ["--", "run"], ["-"]])
+def test_a_listing_leaves_everything_else_to_the_parser(arguments):
+    assert ls.parse_plain(arguments) is None
 
 
 def test_every_command_explains_itself_with_examples(holdfast_command, capsys):

@@ -50,6 +50,19 @@ def test_control_characters_in_data_are_shown_and_not_obeyed():
     assert lines == ["note", "red \\x1b[31m alert\\nforged line"]
 
 
+def test_a_title_is_data_as_well_and_gets_the_room_that_it_takes():
+    assert _lines([Column("\x1b[31m"), Column("n")], [["1", "2"]]) == ["\\x1b[31m  n", "1         2"]
+
+
+def test_a_column_paints_the_texts_that_bring_no_style_and_nothing_that_it_added():
+    columns = [Column("step", right=True, style=Style.BOLD), Column("state", style=Style.BOLD)]
+    rows = [["1", Cell("bad", Style.RED)], [Cell("10", Style.DIM), ""]]
+
+    painted = _lines(columns, rows, colour=True)
+
+    assert painted[1:] == ["   \x1b[1m1\x1b[0m  \x1b[31mbad\x1b[0m", "  \x1b[2m10\x1b[0m"]
+
+
 def test_wide_characters_count_twice():
     assert _lines([Column("a"), Column("b")], [["学習", "x"], ["abcd", "y"]])[1:] == ["学習  x", "abcd  y"]
     assert fit("学習学習", 5) == "学習…"

@@ -11,6 +11,7 @@ from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore
 from tests.crash.fuzz import fuzz
 from tests.crash.interference import interfere
+from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.mutants import catch_all
 from tests.crash.outcome import Outcome
 from tests.crash.power import cut_many
@@ -22,17 +23,18 @@ _PARTS = ("states", "power_cuts", "calls", "bits", "fuzzed", "mutants")
 
 
 class Amounts(NamedTuple):
-    """How much of what; calls and bits are always done completely."""
+    """How much of what; calls, and bits on the disk, are always done completely."""
 
     states: int
     power_cuts: int
     fuzzed: int
+    bits_in_memory: int
 
 
 _AMOUNTS = {
-    "quick": Amounts(1_500, 12, 600),
-    "crash": Amounts(100_000, 240, 20_000),
-    "full": Amounts(1_000_000, 2_000, 400_000),
+    "quick": Amounts(1_500, 12, 600, 100),
+    "crash": Amounts(100_000, 240, 20_000, 1_000),
+    "full": Amounts(1_000_000, 2_000, 400_000, 20_000),
 }
 
 
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
         "states": lambda: explore(amounts.states, seed=seed),
         "power_cuts": lambda: cut_many(amounts.power_cuts, seed=seed),
         "calls": lambda: _calls(every=10 if given.amount == "quick" else 1),
-        "bits": lambda: _bits(at_most=2_000 if given.amount == "quick" else None),
+        "bits": lambda: _bits(at_most=2_000 if given.amount == "quick" else None, in_memory=amounts.bits_in_memory),
         "fuzzed": lambda: fuzz(amounts.fuzzed, seed=seed),
     }
     summary: dict[str, int] = dict.fromkeys(("states", "power_cuts", "calls", "bits", "fuzzed", "violations"), 0)
@@ -79,9 +81,9 @@ def _calls(*, every: int) -> Outcome:
     return Outcome(failing.counted + interrupted.counted, failing.violations + interrupted.violations)
 
 
-def _bits(*, at_most: int | None) -> Outcome:
-    flipped, replaced = flip_every_bit(at_most=at_most), replace_every_file()
-    return Outcome(flipped.counted + replaced.counted, flipped.violations + replaced.violations)
+def _bits(*, at_most: int | None, in_memory: int) -> Outcome:
+    done = (flip_every_bit(at_most=at_most), replace_every_file(), flip_bits_in_memory(at_most=in_memory))
+    return Outcome(sum(one.counted for one in done), [problem for one in done for problem in one.violations])
 
 
 def _timed(name: str, run: Callable[[], Outcome]) -> Outcome:

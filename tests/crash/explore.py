@@ -3,15 +3,18 @@
 import itertools
 import multiprocessing
 import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.testing.recording import Operation, OpKind
+from tests.crash.life import Expectation, Recorded
 from tests.crash.models import MODELS, Choices, CrashPoint, Tree
 from tests.crash.oracle import check_disk
 from tests.crash.outcome import Outcome, Progress
-from tests.crash.sequences import SEQUENCES, Expectation, Recorded, record
+from tests.crash.sequences import SEQUENCES, record
 from tests.crash.subject import quiet, small_and_fast
 
 __all__ = ["explore", "replay"]
@@ -42,9 +45,7 @@ class _Done(NamedTuple):
     violations: list[str]
 
 
-def explore(
-    wanted: int, *, seed: int, sequences: Sequence[str] = tuple(SEQUENCES), first_only: bool = False
-) -> Outcome:
+def explore(wanted: int, *, seed: int, sequences: Sequence[str] = SEQUENCES, first_only: bool = False) -> Outcome:
     """Check at least that many distinct states if there are so many, spread over sequences and models.
 
     `first_only` ends at the first violation: enough to know that a mutant is one.
@@ -55,7 +56,12 @@ def explore(
     tasks = [_Task(name, model, share, seed, first_only) for name in sequences for model in MODELS]
     progress = Progress("crash states", wanted)
     states, violations = 0, []
-    with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
+    # Workers that are ended early leave their files behind: all of them are in one place that goes away.
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-explore-") as scratch,
+        patch.object(tempfile, "tempdir", scratch),
+        multiprocessing.get_context("fork").Pool(_PROCESSES) as pool,
+    ):
         running = pool.imap_unordered(_explore_one, tasks)
         for _ in tasks:
             done = _wait_for_next(running, progress)

@@ -4,11 +4,13 @@ import multiprocessing
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.core.errors import FencedError, HoldfastError, RunBusyError, SaveFailedError
 from holdfast.policy.keep import keep
 from holdfast.storage.files import Files
 from holdfast.testing.faulty_files import Fault, FaultyFiles
+from tests.crash.agents import arenas_in, quiesce
 from tests.crash.children import Tell, listen, start
 from tests.crash.oracle import describe
 from tests.crash.outcome import Outcome, Progress
@@ -22,21 +24,35 @@ _OWN = 3
 _OTHERS = 500
 _PROCESSES = 2
 _RETAIN = keep(last=1)
+_AGENT_STRIDE = 3
 
 
-def interfere(*, every: int = 1) -> Outcome:
-    """A takeover at each call of a program that restores, saves and prunes; `every` takes only each n-th call."""
+class _Task(NamedTuple):
+    template: Path
+    number: int
+    """Of the call at which the run is taken over."""
+    agent: bool
+
+
+def interfere(*, every: int = 1, agents_only: bool = False) -> Outcome:
+    """A takeover at each call of a program that restores, saves and prunes, itself or through an agent.
+
+    `every` takes only each n-th call.
+    """
     with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-takeover-") as scratch:
         template = Path(scratch) / "template"
         _make_run(template)
-        numbers = range(0, _count_calls(template, Path(scratch) / "trial"), every)
-        progress = Progress("takeovers", len(numbers))
+        tasks = []
+        for agent, stride in ((False, every), (True, every * _AGENT_STRIDE))[agents_only:]:
+            calls = _count_calls(template, Path(scratch) / f"trial-{agent}", agent=agent)
+            tasks += [_Task(template, number, agent) for number in range(0, calls, stride)]
+        progress = Progress("takeovers", len(tasks))
         violations = []
         with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
-            for done, problem in enumerate(pool.imap(_run_one, [(template, number) for number in numbers]), 1):
+            for done, problem in enumerate(pool.imap(_run_one, tasks), 1):
                 violations += [problem] if problem else []
                 progress.show(done, len(violations))
-    return Outcome(len(numbers), violations)
+    return Outcome(len(tasks), violations)
 
 
 def _make_run(path: Path) -> None:
@@ -47,26 +63,35 @@ def _make_run(path: Path) -> None:
             checkpointer.save(step=number).wait()
 
 
-def _count_calls(template: Path, trial: Path) -> int:
-    shutil.copytree(template, trial)
+def _count_calls(template: Path, trial: Path, *, agent: bool) -> int:
+    shutil.copytree(template, trial / "run")
 
     def live(tell: Tell) -> None:
         files = FaultyFiles()
-        _live(files, str(trial), tell)
+        _live(files, trial, tell, agent=agent)
         tell(f"calls {len(files.calls)}")
 
     return int(_told(listen(*start(live)), "calls"))
 
 
-def _live(files: Files, path: str, tell: Tell) -> None:
+def _live(files: Files, place: Path, tell: Tell, *, agent: bool) -> None:
     """The program that gets interrupted."""
+    (place / "memory").mkdir(mode=0o700)
+    with arenas_in(place / "memory"):
+        _live_there(files, f"{place}/run", tell, agent=agent)
+
+
+def _live_there(files: Files, path: str, tell: Tell, *, agent: bool) -> None:
     program = Program(floats=_FLOATS)
     try:
-        checkpointer = program.checkpointer(files, path, retain=_RETAIN)
+        checkpointer = program.checkpointer(files, path, retain=_RETAIN, background="thread" if agent else "off")
         tell(f"attempt {checkpointer.attempt}")
+        quiesce(checkpointer)
         restored = checkpointer.restore()
         program.become(_OWN)
-        tell("ack" if checkpointer.save(step=1 if restored is None else restored.step + 1).durable else "failed")
+        pending = checkpointer.save(step=1 if restored is None else restored.step + 1)
+        quiesce(checkpointer)
+        tell("ack" if pending.durable else f"failed {pending.error}")
         checkpointer.close()
     except (FencedError, RunBusyError, SaveFailedError) as error:
         # SaveFailedError: the new owner may clear away the directory of a save that can no longer be committed.
@@ -89,8 +114,8 @@ def _take_over(path: str, tell: Tell) -> None:
     tell(f"left {' '.join(_manifests(path))}")
 
 
-def _run_one(task: tuple[Path, int]) -> str:
-    template, number = task
+def _run_one(task: _Task) -> str:
+    template, number, agent = task
     scratch = Path(tempfile.mkdtemp(prefix="one-", dir=template.parent))
     try:
         path = str(shutil.copytree(template, scratch / "run"))
@@ -100,10 +125,10 @@ def _run_one(task: tuple[Path, int]) -> str:
                 for line in listen(*start(lambda tell_of_other: _take_over(path, tell_of_other))):
                     tell(line if line.startswith("problem ") else f"other {line}")
 
-            _live(FaultyFiles(plan=[Fault(number, action=let_the_other_live)]), path, tell)
+            _live(FaultyFiles(plan=[Fault(number, action=let_the_other_live)]), scratch, tell, agent=agent)
 
         problem = _judge(listen(*start(live)), path)
-        return f"takeover at call {number}: {problem}" if problem else ""
+        return f"takeover at call {number}{' (agent)' if agent else ''}: {problem}" if problem else ""
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 __all__ = ["LAYOUTS", "LoopImage", "cut_power", "power_is_cut", "why_not"]
@@ -14,6 +15,8 @@ __all__ = ["LAYOUTS", "LoopImage", "cut_power", "power_is_cut", "why_not"]
 _EXT4_IOC_SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = 2
 _SIZE = "24M"
+_UNMOUNT_TRIES = 300
+_UNMOUNT_PAUSE_S = 0.1
 
 # Not among them: ext4 without a journal. There the blocks of a removed file are used again before the removal is on
 # disk; after a cut e2fsck finds two owners and deletes one. In 5 of about 1,100 cuts an acknowledged save was gone; in
@@ -82,7 +85,7 @@ class LoopImage:
 
     def power_on_again(self) -> None:
         """After a cut: what the next boot would find, mounted."""
-        _run("umount", self.path)
+        self._unmount()
         self._mount()
 
     @property
@@ -92,6 +95,14 @@ class LoopImage:
     def _mount(self) -> None:
         _run("mount", "-t", "ext4", "-o", self._mount_options, self._image, self.path)
         Path(self.path).chmod(0o700)
+
+    def _unmount(self) -> None:
+        """An agent whose training has ended takes a moment to notice; it does not outlive the cut, either."""
+        for _ in range(_UNMOUNT_TRIES - 1):
+            if subprocess.run(["umount", self.path], capture_output=True, check=False).returncode == 0:
+                return
+            time.sleep(_UNMOUNT_PAUSE_S)
+        _run("umount", self.path)
 
     def _clean_up(self) -> None:
         subprocess.run(["umount", "-l", self.path], capture_output=True, check=False)

@@ -8,22 +8,30 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from holdfast.agent import worker
+from holdfast.agent.messages import Durable, Write
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MANIFEST_NAME
+from holdfast.core.values import Checkpoint
 from holdfast.engine import catalog as catalog_module
-from holdfast.engine import reading, saving, session
+from holdfast.engine import persist_image as persist_image_module
+from holdfast.engine import reading, session, writing
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import read_events
 from holdfast.format import manifest as manifest_module
 from holdfast.storage import posix_writer
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
+from holdfast.storage.store import Store
 from holdfast.testing.store_suite import OpenStore, check_store
+from holdfast.tiers.slot import Slot
+from tests.crash.agent_sequences import AGENT_SEQUENCES
 from tests.crash.children import Tell, listen, start
 from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore
 from tests.crash.fuzz import fuzz
 from tests.crash.interference import interfere
+from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.outcome import Outcome, Progress
 from tests.crash.power import cut_many
 from tests.crash.sweep import sweep
@@ -41,6 +49,18 @@ class Mutant(NamedTuple):
     break_it: Callable[[], None]
     caught_by: str
     promise: str
+
+
+class _Agreeable(str):
+    """A sum that is equal to every other."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
 
 
 class _Between:
@@ -152,16 +172,7 @@ def _retry_after_sync_error() -> None:
 
 
 def _no_digest_check() -> None:
-    class Agreeable(str):
-        def __eq__(self, other: object) -> bool:
-            return True
-
-        def __ne__(self, other: object) -> bool:
-            return False
-
-        __hash__ = str.__hash__
-
-    reading.checksum_hex = reading.checksum_of_parts = reading.digest_hex = lambda data: Agreeable()
+    reading.checksum_hex = reading.checksum_of_parts = reading.digest_hex = lambda data: _Agreeable()
 
 
 def _no_manifest_digest() -> None:
@@ -187,7 +198,7 @@ def _prune_before_commit() -> None:
         for checkpoint in current.catalog().checkpoints:
             remove_checkpoint(current.store, checkpoint.id, attempt=current.attempt)
 
-    saving._make_room = make_much_room  # type: ignore[assignment]
+    writing._make_room = make_much_room  # type: ignore[assignment]
 
 
 def _no_fence() -> None:
@@ -241,7 +252,7 @@ def _false_success() -> None:
     from holdfast.checkpointer import Checkpointer, PendingCheckpoint
 
     def report_success(self: Checkpointer, pending: PendingCheckpoint, error: HoldfastError) -> None:
-        pending.id = "surely"
+        pending.note_durable("surely")
 
     Checkpointer._report_failure = report_success  # type: ignore[method-assign]
 
@@ -266,7 +277,69 @@ def _wait_for_fifos() -> None:
 
 def _believe_sizes() -> None:
     manifest_module._check_leaves = lambda body, where: None
-    manifest_module._check_shards = lambda body, where: None
+    manifest_module._check_shards = lambda body, where, *, staged: None
+
+
+def _agent_reports_first() -> None:
+    write = worker.Worker.write
+
+    def report_and_write(self: worker.Worker, slot: Slot, message: Write, report: worker.SendReport) -> None:
+        staged = worker._read_staged(slot, message, self.run_id)
+        report(Durable(message.generation, staged.checkpoint.id))
+        write(self, slot, message, lambda said: None if isinstance(said, Durable) else report(said))
+
+    worker.Worker.write = report_and_write  # type: ignore[method-assign]
+
+
+def _agent_trusts_memory() -> None:
+    persist_image_module.checksum_hex = lambda data: _Agreeable()
+
+
+def _agent_reuses_names() -> None:
+    def name_again(self: worker.Worker, checkpoint: Checkpoint) -> Checkpoint:
+        self.store.remove_group(checkpoint.id)
+        return checkpoint
+
+    worker.Worker._name = name_again  # type: ignore[method-assign]
+
+
+def _agent_believes_the_one_before() -> None:
+    name, write = worker.Worker._name, worker.write_checkpoint
+
+    def is_there(store: Store, checkpoint: Checkpoint) -> bool:
+        return any(entry.name == MANIFEST_NAME for entry in store.list(checkpoint.id))
+
+    def name_or_keep(self: worker.Worker, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint if is_there(self.store, checkpoint) else name(self, checkpoint)
+
+    def write_or_believe(writer: writing.Attempt, draft: writing.Draft, *rest: Any) -> Checkpoint:
+        return draft.checkpoint if is_there(writer.store, draft.checkpoint) else write(writer, draft, *rest)
+
+    worker.Worker._name = name_or_keep  # type: ignore[method-assign]
+    worker.write_checkpoint = write_or_believe
+
+
+def _agent_prunes_all_garbage() -> None:
+    hold = worker.Worker._hold
+
+    def hold_alone(self: worker.Worker, attempt: int) -> None:
+        hold(self, attempt)
+        self.shares_attempt = False
+
+    worker.Worker._hold = hold_alone  # type: ignore[method-assign]
+
+
+def _agent_has_no_fence() -> None:
+    write = worker.write_checkpoint
+
+    def write_as_the_newest(writer: worker.Worker, *rest: Any) -> Checkpoint:
+        own, writer.attempt = writer.attempt, 1 << 30
+        try:
+            return write(writer, *rest)
+        finally:
+            writer.attempt = own
+
+    worker.write_checkpoint = write_as_the_newest  # type: ignore[assignment]
 
 
 def _run_store_suite() -> Outcome:
@@ -294,13 +367,19 @@ def _quietly(call: Callable[..., object], *arguments: object) -> None:
 CATCHERS: dict[str, Callable[[], Outcome]] = {
     "crash states": lambda: explore(3_000, seed=_SEED, first_only=True),
     "crash states of a zombie": lambda: explore(30, seed=_SEED, sequences=["zombie of an older attempt"]),
+    "crash states with an agent": lambda: explore(600, seed=_SEED, sequences=tuple(AGENT_SEQUENCES), first_only=True),
+    "crash states of a dead agent": lambda: explore(
+        3_000, seed=_SEED, sequences=["agent: dies, another starts again"], first_only=True
+    ),
     "power cuts": lambda: cut_many(24, seed=_SEED),
     "failing calls: fsync": lambda: sweep(faults=["EIO on fsync"], first_only=True),
     "failing calls: short write": lambda: sweep(faults=["short write"], first_only=True),
     "failing calls: read": lambda: sweep(faults=["EIO on read"], first_only=True),
     "failing calls: full disk": lambda: sweep(faults=["ENOSPC"], first_only=True),
     "takeovers": lambda: interfere(every=3),
+    "takeovers with an agent": lambda: interfere(every=1, agents_only=True),
     "bit flips": lambda: flip_every_bit(at_most=3_000, first_only=True),
+    "bit flips in memory": lambda: flip_bits_in_memory(at_most=300, first_only=True),
     "replaced files": lambda: replace_every_file(first_only=True),
     "fuzz": lambda: fuzz(3_000, seed=_SEED, first_only=True),
     "store suite": _run_store_suite,
@@ -318,6 +397,7 @@ MUTANTS = [
     Mutant("writes the manifest first", _manifest_first, "crash states", "I2"),
     Mutant("syncs again after a failed sync", _retry_after_sync_error, "failing calls: fsync", "I5"),
     Mutant("does not check the checksums of chunks", _no_digest_check, "bit flips", "I4"),
+    Mutant("does not check the checksums of chunks in memory", _no_digest_check, "bit flips in memory", "I4"),
     Mutant("does not check the digest of the manifest", _no_manifest_digest, "bit flips", "I4"),
     Mutant("prunes data before the manifest", _prune_data_first, "crash states", "I2"),
     Mutant("prunes before it commits", _prune_before_commit, "crash states", "I6"),
@@ -331,6 +411,17 @@ MUTANTS = [
     Mutant("a failed save raises", _save_raises, "failing calls: full disk", "I7"),
     Mutant("waits for a FIFO in the place of a file", _wait_for_fifos, "replaced files", "I7"),
     Mutant("believes the sizes in a manifest", _believe_sizes, "fuzz", "I10"),
+    Mutant("the agent reports before it commits", _agent_reports_first, "crash states with an agent", "I5"),
+    Mutant("the agent does not check memory", _agent_trusts_memory, "crash states with an agent", "I4"),
+    Mutant("the agent gives a half-written name again", _agent_reuses_names, "crash states of a dead agent", "I3"),
+    Mutant(
+        "the agent believes the one before it", _agent_believes_the_one_before, "crash states of a dead agent", "I5"
+    ),
+    Mutant("the agent prunes what the training writes", _agent_prunes_all_garbage, "crash states with an agent", "I7"),
+    Mutant("the agent does not look at newer attempts", _agent_has_no_fence, "crash states with an agent", "I11"),
+    Mutant(
+        "the agent does not look at newer attempts, in a race", _agent_has_no_fence, "takeovers with an agent", "I11"
+    ),
 ]
 
 

@@ -9,9 +9,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.policy.keep import KEEP_ALL, keep
 from holdfast.testing.memory_files import MemoryFiles
+from tests.crash.life import Expectation
 from tests.crash.models import Tree
 from tests.crash.outcome import Hang, deadline
-from tests.crash.sequences import Expectation
 from tests.crash.subject import Program, forget_processes, quiet
 
 __all__ = ["check_disk", "describe", "incomplete_checkpoints"]

@@ -1,13 +1,19 @@
 """Part (b): real power cuts of a loop-mounted ext4, while a program saves to it."""
 
 import random
+import tempfile
 import time
-from typing import NamedTuple
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from holdfast.agent.client import Agent
+from holdfast.checkpointer import Checkpointer
 from holdfast.core.errors import HoldfastError
 from holdfast.policy.keep import keep
 from holdfast.storage.files import Files
 from holdfast.testing.recording import RecordingFiles
+from tests.crash.agents import arenas_in
 from tests.crash.children import Tell, listen, start
 from tests.crash.loop_image import LAYOUTS, LoopImage, cut_power, power_is_cut, why_not
 from tests.crash.oracle import describe
@@ -19,12 +25,32 @@ __all__ = ["cut_many"]
 _FLOATS = 3000
 _RETAIN = keep(last=2)
 _LONGEST_WAIT_S = 0.06
+_AGENT_LONGEST_WAIT_S = 0.6  # it has to be started first
+_SETTLED_S = 20.0
 _MOST_CALLS = 160
 
 AFTER_ACK = "right after the acknowledgement"
 AT_A_CALL = "at a call"
 AT_A_MOMENT = "at a moment"
 _MOMENTS = (AFTER_ACK, AT_A_CALL, AT_A_MOMENT)
+_AGENT_MOMENTS = (AFTER_ACK, AT_A_MOMENT)  # its calls are in another process, out of reach
+
+
+class _Setup(NamedTuple):
+    """How the disk is mounted, and who writes to it."""
+
+    layout: str
+    background: Literal["process", "off"]
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        return _MOMENTS if self.background == "off" else _AGENT_MOMENTS
+
+    def __str__(self) -> str:
+        return self.layout if self.background == "off" else f"{self.layout}, agent process"
+
+
+_SETUPS = (*(_Setup(layout, "off") for layout in LAYOUTS), _Setup(LAYOUTS[0], "process"))
 
 
 class _Promise(NamedTuple):
@@ -49,37 +75,46 @@ class _CuttingFiles(RecordingFiles):
 
 
 def cut_many(wanted: int, *, seed: int) -> Outcome:
-    """Cut the power that often, spread over the layouts; after each cut restore, compare and go on."""
+    """Cut the power that often, spread over the setups; after each cut restore, compare and go on."""
     skipped = why_not()
     if skipped:
         return Outcome(0, [], skipped)
     violations: list[str] = []
     progress = Progress("power cuts", wanted)
-    share = -(-wanted // len(LAYOUTS))
+    share = -(-wanted // len(_SETUPS))
     cuts = 0
-    for layout in LAYOUTS:
-        rng = random.Random(f"{seed} {layout}")
-        with LoopImage(layout) as image, small_and_fast():
+    for setup in _SETUPS:
+        rng = random.Random(f"{seed} {setup}")
+        with LoopImage(setup.layout) as image, small_and_fast():
             promise = _Promise()
             for turn in range(share + 1):  # what a cut did shows at the next turn; the last one is not counted
-                moment = _MOMENTS[turn % len(_MOMENTS)]
-                promise, problem = _one_cut(image, moment, promise, rng)
+                moment = setup.moments[turn % len(setup.moments)]
+                with tempfile.TemporaryDirectory(prefix="holdfast-arenas-") as memory, arenas_in(Path(memory)):
+                    promise, problem = _one_cut(image, setup, moment, promise, rng)
                 if problem:
-                    violations.append(f"{layout}, cut {turn} {moment} (seed {seed}): {problem}")
+                    violations.append(f"{setup}, cut {turn} {moment} (seed {seed}): {problem}")
                 cuts += turn > 0
                 image.power_on_again()
                 progress.show(cuts, len(violations))
     return Outcome(cuts, violations)
 
 
-def _one_cut(image: LoopImage, moment: str, promise: _Promise, rng: random.Random) -> tuple[_Promise, str]:
+def _one_cut(
+    image: LoopImage, setup: _Setup, moment: str, promise: _Promise, rng: random.Random
+) -> tuple[_Promise, str]:
     """Start a program that restores, checks and saves, and cut its power; what it was promised, and what was wrong."""
-    saves, calls, wait_s = rng.randrange(1, 4), rng.randrange(1, _MOST_CALLS), rng.random() * _LONGEST_WAIT_S
+    longest_s = _LONGEST_WAIT_S if setup.background == "off" else _AGENT_LONGEST_WAIT_S
+    saves, calls, wait_s = rng.randrange(1, 4), rng.randrange(1, _MOST_CALLS), rng.random() * longest_s
 
     def live(tell: Tell) -> None:
-        files = _CuttingFiles(image.path, calls) if moment == AT_A_CALL else Files()
+        files = _CuttingFiles(image.path, calls) if moment == AT_A_CALL else None
+        program = Program(floats=_FLOATS)
         try:
-            _live(f"{image.path}/run", files, promise, tell, saves if moment == AFTER_ACK else None)
+            checkpointer = program.checkpointer(files, f"{image.path}/run", retain=_RETAIN, background=setup.background)
+            stager = checkpointer._stager
+            if setup.background == "process" and not (stager and isinstance(stager.background._client, Agent)):
+                tell("problem there is no agent process here")
+            _live(program, checkpointer, promise, tell, saves if moment == AFTER_ACK else None)
         except HoldfastError as error:  # with the power gone, opening and restoring fail, too
             tell(f"{'failed' if power_is_cut(image.path) else 'problem'} {describe(error)}")
         if moment == AFTER_ACK:
@@ -95,10 +130,8 @@ def _one_cut(image: LoopImage, moment: str, promise: _Promise, rng: random.Rando
     return _learn(promise, lines)
 
 
-def _live(path: str, files: Files, promise: _Promise, tell: Tell, saves: int | None) -> None:
+def _live(program: Program, checkpointer: Checkpointer, promise: _Promise, tell: Tell, saves: int | None) -> None:
     """What the program does. Everything it knows to be durable it tells; it ends when a save fails or is the last."""
-    program = Program(floats=_FLOATS)
-    checkpointer = program.checkpointer(files, path, retain=_RETAIN)
     restored = checkpointer.restore()
     number = 0 if restored is None else program.saved()
     tell(f"restored {-1 if number is None else number}")
@@ -107,7 +140,10 @@ def _live(path: str, files: Files, promise: _Promise, tell: Tell, saves: int | N
         number = promise.begun + count
         program.become(number)
         tell(f"begin {number}")
-        if not checkpointer.save(step=step + count).durable:
+        pending = checkpointer.save(step=step + count)
+        with suppress(HoldfastError):
+            pending.wait(_SETTLED_S)
+        if not pending.durable:
             break
         tell(f"ack {number}")
         if count == saves:

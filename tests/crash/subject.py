@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -51,9 +52,15 @@ class Program:
         return number if _same(self.state, _state_of(number, self._floats)) else None
 
     def checkpointer(
-        self, files: Files, path: str = RUN, *, retain: Keep = KEEP_ALL, takeover: bool = False
+        self,
+        files: Files | None,
+        path: str = RUN,
+        *,
+        retain: Keep = KEEP_ALL,
+        takeover: bool = False,
+        background: Literal["process", "thread", "off"] = "off",
     ) -> Checkpointer:
-        """The run at the path, opened for this program.
+        """The run at the path, opened for this program; in the foreground unless something else is said.
 
         Without suspicion: the rig restores the same checkpoint again and again on purpose. One worker: the order of
         the operations is then always the same.
@@ -63,6 +70,7 @@ class Program:
             self.state,
             keep=retain,
             takeover=takeover,
+            background=background,
             files=files,
             clock=_Clock(),
             random=False,
@@ -95,6 +103,9 @@ def small_and_fast() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(BlockPool.__init__, "__defaults__", (_PAGE_BYTES,)))
         stack.enter_context(patch("holdfast.engine.saving.CHUNK_BYTES", _PAGE_BYTES))
+        for module in ("agent.background", "engine.capture", "engine.overlap"):
+            stack.enter_context(patch(f"holdfast.{module}.CHUNK_BYTES", _PAGE_BYTES))
+        stack.enter_context(patch("holdfast.engine.persist_image.BLOCK_BYTES", _PAGE_BYTES))
         stack.enter_context(patch("holdfast.engine.persist.persist.__kwdefaults__", {"chunk_bytes": _PAGE_BYTES}))
         stack.enter_context(patch("holdfast.checkpointer.collect_provenance", lambda: dict(_PROVENANCE)))
         yield

@@ -4,15 +4,21 @@ import errno
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
+import threading
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+from unittest.mock import patch
 
+from holdfast.checkpointer import Checkpointer
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import shard_name
 from holdfast.policy.keep import KEEP_ALL, Keep, keep
 from holdfast.storage.files import Files
 from holdfast.testing.faulty_files import FaultyFiles
+from tests.crash.agents import arenas_in, change_owner, quiesce
 from tests.crash.children import Tell, listen, start
 from tests.crash.faults import FAULTS, FaultKind
 from tests.crash.oracle import describe
@@ -24,6 +30,12 @@ __all__ = ["SCENARIOS", "sweep"]
 _FLOATS = 600
 _PROCESSES = 2
 _NEXT = 1000
+_SETTLED_S = 30.0
+# What an agent does goes through the same calls as what the training does in the foreground: samples suffice.
+_AGENT_STRIDE = 12
+
+
+_MEMORY = "memory"
 
 
 class _ForgetfulFiles(FaultyFiles):
@@ -39,16 +51,33 @@ class _ForgetfulFiles(FaultyFiles):
 
 
 class _Scenario(NamedTuple):
-    """What was saved and acknowledged before, and with which retention one more save is made under the fault."""
+    """What was saved and acknowledged before, and with which retention is saved under the fault."""
 
     saves: int
     retain: Keep
     damaged: bool = False
+    agent: bool = False
+    """An agent writes, and two saves are made without waiting between them."""
+    staged: bool = False
+    """The last of the saves is in memory only: the training and its agent were killed before it was written."""
 
     @property
     def floor(self) -> int:
         """The newest save that must survive whatever happens now."""
         return self.saves - self.damaged
+
+    @property
+    def numbers(self) -> range:
+        """The saves that are made under the fault."""
+        return range(self.saves + 1, self.saves + (3 if self.agent else 2))
+
+    @property
+    def background(self) -> Literal["thread", "off"]:
+        return "thread" if self.agent else "off"
+
+    def arenas(self, place: Path) -> AbstractContextManager[None]:
+        """Where what is in memory is kept, beside the run at that place."""
+        return arenas_in(place / _MEMORY) if self.agent else nullcontext()
 
 
 SCENARIOS = {
@@ -56,6 +85,8 @@ SCENARIOS = {
     "takeover, restore, save": _Scenario(1, KEEP_ALL),
     "save and prune": _Scenario(3, keep(last=1)),
     "fallback, save and prune": _Scenario(2, keep(last=1), damaged=True),
+    "agent: saves and prune": _Scenario(2, keep(last=1), agent=True),
+    "agent: restart from memory, saves and prune": _Scenario(2, keep(last=2), agent=True, staged=True),
 }
 
 
@@ -70,8 +101,9 @@ def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool =
     ):
         for name in SCENARIOS:
             template, calls = _prepare(name, Path(scratch))
-            for fault in chosen:
-                hit = [number for number, call in enumerate(calls) if call in fault.methods][::every]
+            for turn, fault in enumerate(chosen):
+                hit = [number for number, call in enumerate(calls) if call in fault.methods]
+                hit = hit[turn % _AGENT_STRIDE :: every * _AGENT_STRIDE] if SCENARIOS[name].agent else hit[::every]
                 tasks += [(name, template, fault, hit[begin : begin + 20]) for begin in range(0, len(hit), 20)]
         progress = Progress("failing calls", sum(len(numbers) for *_, numbers in tasks))
         done, violations = 0, []
@@ -91,10 +123,11 @@ def _prepare(name: str, scratch: Path) -> tuple[Path, list[str]]:
     scenario = SCENARIOS[name]
     template = scratch / name.replace(" ", "_")
     template.mkdir(mode=0o700)
+    (template / _MEMORY).mkdir(mode=0o700)
     program = Program(floats=_FLOATS)
     if scenario.saves:
         checkpointer = program.checkpointer(Files(), f"{template}/run")
-        for number in range(1, scenario.saves + 1):
+        for number in range(1, scenario.saves + 1 - scenario.staged):
             program.become(number)
             newest = checkpointer.save(step=number).wait()
         checkpointer.close()
@@ -103,31 +136,62 @@ def _prepare(name: str, scratch: Path) -> tuple[Path, list[str]]:
         data = bytearray(shard.read_bytes())
         data[-1] ^= 1
         shard.write_bytes(bytes(data))
+    if scenario.staged:
+        with scenario.arenas(template):
+            lines = listen(*start(lambda tell: _stage_and_die(scenario.saves, f"{template}/run", tell)))
+        if lines != ["staged"]:
+            raise RuntimeError(f"{name}: nothing was left in memory: {lines}")
     return template, _calls_without_fault(name, template, scratch / "trial")
+
+
+def _stage_and_die(number: int, path: str, tell: Tell) -> None:
+    """Leave a snapshot in memory that no agent has begun to write."""
+
+    class Stuck:
+        def write(self, *_: object) -> None:
+            threading.Event().wait()
+
+    program = Program(floats=_FLOATS)
+    with patch("holdfast.agent.staging._local_worker", lambda *_: Stuck()):
+        checkpointer = program.checkpointer(Files(), path, background="thread")
+        checkpointer.restore()
+        program.become(number)
+        if checkpointer.save(step=number).staged:
+            tell("staged")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _calls_without_fault(name: str, template: Path, trial: Path) -> list[str]:
     """In a child, as under a fault: what a process has opened before changes the number of its calls."""
-    shutil.copytree(template, trial, symlinks=True)
+    _copy(template, trial)
 
     def live(tell: Tell) -> None:
         files = FaultyFiles()
         _live(SCENARIOS[name], files, str(trial / "run"), tell)
         tell(f"calls {' '.join(call.method for call in files.calls)}")
 
-    lines = listen(*start(live))
+    with SCENARIOS[name].arenas(trial):
+        lines = listen(*start(live))
     shutil.rmtree(trial)
-    if "ack" not in lines:
+    if any(f"ack {number}" not in lines for number in SCENARIOS[name].numbers):
         raise RuntimeError(f"{name}: does not work even without a fault: {lines}")
     return lines[-2].split()[1:]
+
+
+def _copy(template: Path, place: Path) -> None:
+    shutil.copytree(template, place, symlinks=True)
+    for arena in place.glob(f"{_MEMORY}/*/*"):
+        change_owner(arena, run=str(place / "run"))  # the memory of a copied run is not the copy's
 
 
 def _live(scenario: _Scenario, files: Files, path: str, tell: Tell) -> None:
     """The program under the fault. Opening and restoring may be refused; a save may fail, but not raise (I7)."""
     program = Program(floats=_FLOATS)
     try:
-        checkpointer = program.checkpointer(files, path, retain=scenario.retain)
+        checkpointer = program.checkpointer(files, path, retain=scenario.retain, background=scenario.background)
+        quiesce(checkpointer)
         restored = checkpointer.restore()
+        quiesce(checkpointer)
     except HoldfastError as error:
         tell(f"refused {describe(error)}")
         return
@@ -138,16 +202,30 @@ def _live(scenario: _Scenario, files: Files, path: str, tell: Tell) -> None:
     if found == 0 and scenario.floor > 0:
         tell("problem started from scratch (I12)")
         return
-    program.become(scenario.saves + 1)
-    pending = checkpointer.save(step=scenario.saves + 1)
-    tell("ack" if pending.durable else "failed")
-    if not pending.durable and pending.error is None:
-        tell("problem the save failed without an error (I8)")
-    try:
-        checkpointer.close()
-    except HoldfastError:
-        if pending.durable:
-            tell("problem close complains of a durable save")
+    if all(_save(scenario, checkpointer, program, tell)):
+        try:
+            checkpointer.close()
+        except HoldfastError as error:
+            tell(f"problem close complains of durable saves: {describe(error)}")
+    else:
+        with suppress(HoldfastError):
+            checkpointer.close()
+
+
+def _save(scenario: _Scenario, checkpointer: Checkpointer, program: Program, tell: Tell) -> list[bool]:
+    """Which of the saves became durable. What the program knows, it tells at once."""
+    pending = {}
+    for number in scenario.numbers:
+        program.become(number)
+        pending[number] = checkpointer.save(step=number)
+    for number, one in pending.items():
+        with suppress(HoldfastError):
+            one.wait(_SETTLED_S)
+        tell(f"{'ack' if one.durable else 'failed'} {number}")
+        if not one.durable and one.error is None:
+            tell("problem the save failed without an error (I8)")
+    quiesce(checkpointer)
+    return [one.durable for one in pending.values()]
 
 
 def _run_task(task: tuple[str, Path, FaultKind, list[int]]) -> tuple[int, list[str]]:
@@ -163,27 +241,26 @@ def _run_task(task: tuple[str, Path, FaultKind, list[int]]) -> tuple[int, list[s
 def _run_one(scenario: _Scenario, template: Path, fault: FaultKind, number: int) -> str:
     scratch = Path(tempfile.mkdtemp(prefix="one-", dir=template.parent))
     try:
-        shutil.copytree(template, scratch / "at", symlinks=True)
+        _copy(template, scratch / "at")
         path = str(scratch / "at" / "run")
-        lines = listen(*start(lambda tell: _live(scenario, _ForgetfulFiles(plan=[fault.at(number)]), path, tell)))
-        if fault.kill and lines[-1:] == ["end"]:
-            lines.append("problem the process was not killed")
-        problems = [line.partition(" ")[2] for line in lines if line.startswith("problem ")]
-        if problems:
-            return problems[0]
-        with quiet():
-            return _check(scenario, path, is_acknowledged="ack" in lines)
+        with scenario.arenas(scratch / "at"), quiet():
+            lines = listen(*start(lambda tell: _live(scenario, _ForgetfulFiles(plan=[fault.at(number)]), path, tell)))
+            if fault.kill and lines[-1:] == ["end"]:
+                lines.append("problem the process was not killed")
+            problems = [line.partition(" ")[2] for line in lines if line.startswith("problem ")]
+            acknowledged = [int(line.split()[1]) for line in lines if line.startswith("ack ")]
+            return problems[0] if problems else _check(scenario, path, acknowledged)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check(scenario: _Scenario, path: str, *, is_acknowledged: bool) -> str:
+def _check(scenario: _Scenario, path: str, acknowledged: list[int]) -> str:
     """The fault is over: what must be there is there, exactly, and the next save works. What is wrong, or nothing."""
     program = Program(floats=_FLOATS)
-    newest = scenario.saves + 1
-    allowed = [newest] if is_acknowledged else [scenario.floor, newest]
+    floor = max([scenario.floor, *acknowledged])
+    allowed = [number for number in (scenario.floor, *scenario.numbers) if number >= floor]
     try:
-        with program.checkpointer(Files(), path) as checkpointer:
+        with program.checkpointer(Files(), path, background=scenario.background) as checkpointer:
             restored = checkpointer.restore()
             found = 0 if restored is None else program.saved()
             if found not in allowed:
@@ -192,6 +269,9 @@ def _check(scenario: _Scenario, path: str, *, is_acknowledged: bool) -> str:
                 return "left a checkpoint that is not whole (I2)"
             program.become(_NEXT)
             checkpointer.save(step=_NEXT).wait()
+        left = [str(arena) for arena in Path(path).parent.glob(f"{_MEMORY}/*/*")]
+        if left:
+            return f"the memory of earlier attempts was not given back: {left}"
         with program.checkpointer(Files(), path) as checkpointer:
             program.become(0)
             checkpointer.restore()

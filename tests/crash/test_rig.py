@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.agent_sequences import AGENT_SEQUENCES
 from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore, replay
 from tests.crash.fuzz import fuzz
 from tests.crash.interference import interfere
 from tests.crash.loop_image import why_not
+from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.models import MODELS, CrashPoint
 from tests.crash.mutants import CATCHERS, MUTANTS, try_mutant
 from tests.crash.outcome import Outcome
@@ -26,7 +28,9 @@ _ROOT = Path(__file__).parents[2]
 _QUICKLY_CAUGHT = (
     "no directory is ever synced",
     "writes documents in place",
-    "does not check the digests of chunks",
+    "does not check the checksums of chunks",
+    "the agent reports before it commits",
+    "the agent gives a half-written name again",
     "a rename replaces",
 )
 
@@ -54,7 +58,7 @@ def test_a_state_can_be_built_again_from_the_numbers_in_its_report() -> None:
 
 @pytest.mark.skipif(why_not() != "", reason=why_not() or "power can be cut here")
 def test_a_few_power_cuts_lose_nothing_that_was_acknowledged() -> None:
-    assert cut_many(9, seed=1) == Outcome(9, [])
+    assert cut_many(12, seed=1) == Outcome(12, [])
 
 
 def test_a_full_disk_and_a_kill_at_some_calls_lose_nothing() -> None:
@@ -76,6 +80,22 @@ def test_some_flipped_bits_are_detected_or_harmless() -> None:
 
     assert outcome.violations == []
     assert outcome.counted >= 300
+
+
+def test_some_flipped_bits_in_memory_are_detected_or_harmless() -> None:
+    outcome = flip_bits_in_memory(at_most=100)
+
+    assert outcome.violations == []
+    assert outcome.counted >= 100
+
+
+def test_recorded_lives_with_an_agent_are_the_same_every_time() -> None:
+    """Threads and all: a state is named by the number of operations before it."""
+    for name in AGENT_SEQUENCES:
+        with small_and_fast():
+            one, other = ([(op.kind, op.inode, op.offset, op.mark) for op in record(name).operations] for _ in range(2))
+
+        assert one == other, name
 
 
 def test_every_file_cut_swapped_or_replaced_is_detected_or_harmless() -> None:

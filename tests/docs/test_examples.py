@@ -32,6 +32,7 @@ _COMMANDS = [
 @pytest.fixture
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a page's examples run. They may change the process's random state, which is put back."""
+    monkeypatch.delenv("HOLDFAST_BACKGROUND", raising=False)  # as readers have it
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     of_python, of_numpy = random.getstate(), np.random.get_state()

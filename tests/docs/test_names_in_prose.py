@@ -10,7 +10,7 @@ import pytest
 from tests.docs.pages import PAGES, ROOT, blocks, page_name
 
 _CODE = re.compile(r"`([^`\n]+)`")
-_DOTTED = re.compile(r"(?:core|format|policy|storage|engine|cli|checkpointer|testing)(?:\.[A-Za-z_]\w*)+\Z")
+_DOTTED = re.compile(r"(?:core|format|policy|storage|tiers|engine|agent|cli|checkpointer|testing)(?:\.[A-Za-z_]\w*)+\Z")
 _FILE = re.compile(r"(?:src|tests|docs|examples|benchmarks)/[\w./*-]+\Z")
 _FILE_NAME = re.compile(r"\.(?:jsonl?|md|py)\Z")
 
@@ -61,6 +61,7 @@ def test_every_environment_variable_is_described() -> None:
     page = (ROOT / "docs/reference/environment.md").read_text()
 
     variables = set(re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", sources))
+    variables |= set(re.findall(r"\"(HOLDFAST_\w+)\"", sources))
 
     assert variables
     assert sorted(name for name in variables if f"`{name}`" not in page) == []

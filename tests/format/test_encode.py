@@ -42,6 +42,12 @@ def test_odd_keys_are_quoted_so_that_no_two_paths_look_alike():
     assert names == ['d[""]', 'd["a[0]"]', 'd["q\\""]', 'd["\\n"]', "d[(1, 2)]"]
 
 
+@pytest.mark.parametrize("key", [".", ".a", "a.", "a..b"])
+def test_a_key_whose_dots_part_no_steps_is_quoted(key):
+    assert names_of({"d": {key: np.zeros(1)}}) == [f'd["{key}"]']
+    assert names_of({"d": {"a.b": np.zeros(1)}}) == ["d.a.b"]
+
+
 def test_a_key_that_safetensors_reserves_is_quoted():
     assert names_of({"__metadata__": np.zeros(1)}) == ['["__metadata__"]']
 

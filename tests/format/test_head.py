@@ -104,7 +104,22 @@ def test_a_newer_format_is_named_and_refused():
         (b'"forks":[[2,', b'"forks":[[-2,'),
         (b",null]]", b',"x"]]'),
         (b'"seq":5,', b""),
+        (b'"seq":5,', b'"seq":9223372036854775808,'),
+        (b'"epoch":3,', b'"epoch":-3,'),
+        (b'"epoch":3,', b""),
         (b'"parent":null', b'"parent":"../../etc/passwd"'),
+        (b'"parent":null', b'"parent":7'),
+        (b'"parent":null,', b""),
+        (b'"origin":"', b'"origin":"/'),
+        (b'"utc_s":1794854521.25', b'"utc_s":NaN'),
+        (b'"utc_s":1794854521.25', b'"utc_s":1e999'),
+        (b'"utc_s":1794854521.25', b'"utc_s":' + b"9" * 400),
+        (b'"count":3', b'"count":' + b"9" * 400),
+        (b'"count":3', b'"count":true'),
+        (b'"count":3', b'"count":"three"'),
+        (b'"tags":["a","b"]', b'"tags":{}'),
+        (b'"format":1', b'"format":0'),
+        (b'"forks":[[2,', b'"forks":[[true,'),
     ],
 )
 def test_a_field_that_makes_no_sense_is_refused_even_with_a_right_digest(field, value):
@@ -116,6 +131,6 @@ def test_a_field_that_makes_no_sense_is_refused_even_with_a_right_digest(field, 
 
 
 def test_a_head_that_is_not_an_object_or_too_deep_is_refused():
-    for text in (b"[]", b"7", b"[" * 100_000, b'{"a":' * 20_000, b"\xff\xfe"):
+    for text in (b"", b"{}{}", b"[]", b"7", b"[" * 100_000, b'{"a":' * 20_000, b"\xff\xfe"):
         with pytest.raises(FormatError):
             decode(head_lines(text))

@@ -1,5 +1,6 @@
 """What is kept, what is given up, and the reasons."""
 
+import json
 import math
 
 import pytest
@@ -325,3 +326,16 @@ def test_what_stays_of_the_good_ones_fits_the_limit_unless_it_is_protected(make,
     kept = [usable[v.id] for v in verdicts if v.keep and v.id in usable]
     yielding = [v for v in verdicts if v.keep and v.reason in ("everything is kept", "newest of an abandoned branch")]
     assert sum(c.size_bytes for c in kept) <= limit or not yielding
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        KEEP_ALL,
+        keep(last=3),
+        keep(last=1, best=2, by="loss", mode="max", every_steps=10, every_epochs=2, for_days=0.5, max_bytes=7),
+        keep(last=1) | keep(best=1, by="a") | keep(best=2, by="b"),
+    ],
+)
+def test_rules_survive_the_way_to_another_process(rules):
+    assert Keep.from_plain(json.loads(json.dumps(rules.to_plain()))) == rules

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Fork
-from holdfast.policy.lineage import ABANDONED, LIVE, abandoned_tips, branches, choose, in_order, live_line
+from holdfast.policy.lineage import ABANDONED, LIVE, abandoned_tips, branches, choose, in_order, latest, live_line
 
 
 @pytest.fixture
@@ -25,6 +25,16 @@ def rolled_back(make):
 
 def _steps(checkpoints):
     return [(c.attempt, c.step) for c in checkpoints]
+
+
+def test_the_latest_is_what_choosing_it_would_try_first(rolled_back, make):
+    damaged = [c._replace(quarantined="bad") if c.attempt == 2 else c for c in rolled_back]
+
+    for checkpoints in (rolled_back, rolled_back[::-1], damaged):
+        assert latest(checkpoints) == choose(checkpoints, "latest")[0]
+    for unusable in ([], [make(1, quarantined="bad")]):
+        with pytest.raises(NoCheckpointError, match=r"^latest: "):
+            latest(unusable)
 
 
 def test_order_is_by_attempt_and_step_and_never_by_time(make):

@@ -28,6 +28,10 @@ def contents(state: dict[str, object]) -> tuple[bytes, list[bytes]]:
     return msgspec.json.encode(encoded.tree), [leaf.carrier.tobytes() for leaf in encoded.leaves]
 
 
+def _outlines(state):
+    return [(leaf.name, leaf.dtype, leaf.shape) for leaf in encode_state(state).leaves]
+
+
 def as_bytes(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
@@ -44,7 +48,7 @@ def test_a_golden_checkpoint_gives_the_state_it_was_made_from(name):
     found = holdfast.load(HERE / name)
 
     assert contents(found) == contents(expected)
-    assert [leaf[:3] for leaf in encode_state(found).leaves] == [leaf[:3] for leaf in encode_state(expected).leaves]
+    assert _outlines(found) == _outlines(expected)
 
 
 @pytest.mark.parametrize("name", STATES)

@@ -77,12 +77,15 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
 def _run(command: str, arguments: Sequence[str], out: "Output") -> int:
     from importlib import import_module
 
-    from holdfast.cli.parser import make_parser
-
     module = import_module(module_of(command))
-    parser = make_parser(command, summary=module.SUMMARY, examples=module.EXAMPLES)
-    module.add_arguments(parser)
-    parsed = parser.parse_args(list(arguments))
+    parse_plain = getattr(module, "parse_plain", None)  # for a command that is to start at once
+    parsed = parse_plain(arguments) if parse_plain is not None else None
+    if parsed is None:
+        from holdfast.cli.parser import make_parser
+
+        parser = make_parser(command, summary=module.SUMMARY, examples=module.EXAMPLES)
+        module.add_arguments(parser)
+        parsed = parser.parse_args(list(arguments))
     code: int = module.run(parsed, out)
     return code
 

@@ -20,7 +20,9 @@ def run() -> "NoReturn":
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: `>&-`
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  open until the end
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.freeze()  # Python looks for garbage once more when it ends; the system takes all of it anyway
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 
 from holdfast.cli.table import Style
-from holdfast.core.errors import HoldfastError
-from holdfast.core.values import Checkpoint
-from holdfast.policy.lineage import ABANDONED, branches, choose
+from holdfast.core.errors import NoCheckpointError
+from holdfast.core.values import DISK, Checkpoint
+from holdfast.policy.lineage import latest, live_line
 
-__all__ = ["STATE_STYLES", "describe", "states_of"]
+__all__ = ["STATE_STYLES", "States", "describe", "states_of"]
 
 STATE_STYLES = {
     "quarantined": Style.RED,
     "abandoned": Style.DIM,
     "pinned": Style.YELLOW,
     "verified": Style.GREEN,
+    "staged": Style.YELLOW,
     "committed": Style.PLAIN,
 }
 
@@ -22,18 +23,23 @@ States = tuple[str, ...]
 
 def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
     """The words for each checkpoint, the most important first. `latest` is the one that a restore would take."""
-    branch = branches(checkpoints)
-    latest = _latest(checkpoints)
-    found = {}
+    live = live_line(checkpoints)
+    found: dict[str, States] = {}
     for checkpoint in checkpoints:
-        claims = {
-            "quarantined": bool(checkpoint.quarantined),
-            "abandoned": branch[checkpoint.id] == ABANDONED,
-            "pinned": checkpoint.pinned,
-            "verified": checkpoint.verified and not checkpoint.quarantined,
-        }
-        words = [word for word, holds in claims.items() if holds] or ["committed"]
-        found[checkpoint.id] = (*words, "latest") if checkpoint.id == latest else tuple(words)
+        words = []
+        if checkpoint.quarantined:
+            words.append("quarantined")
+        if checkpoint.id not in live:
+            words.append("abandoned")
+        if checkpoint.pinned:
+            words.append("pinned")
+        if checkpoint.verified and not checkpoint.quarantined:
+            words.append("verified")
+        found[checkpoint.id] = tuple(words) or ("committed" if DISK in checkpoint.where else "staged",)
+    try:
+        found[latest(checkpoints).id] += ("latest",)
+    except NoCheckpointError:
+        pass  # none that a restore could take
     return found
 
 
@@ -41,10 +47,3 @@ def describe(checkpoint: Checkpoint, states: States) -> dict[str, object]:
     """The checkpoint for a JSON document."""
     forks = [fork._asdict() for fork in checkpoint.forks]
     return {**checkpoint._asdict(), "metrics": dict(checkpoint.metrics), "forks": forks, "states": list(states)}
-
-
-def _latest(checkpoints: Sequence[Checkpoint]) -> str:
-    try:
-        return choose(checkpoints, "latest")[0].id
-    except HoldfastError:
-        return ""

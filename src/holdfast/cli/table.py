@@ -30,7 +30,7 @@ class Style:
 
 
 class Column(NamedTuple):
-    """A column: its title, and what happens to it where the table is too wide."""
+    """A column: its title, how its texts are shown, and what happens to it where the table is too wide."""
 
     title: str
     right: bool = False
@@ -38,6 +38,8 @@ class Column(NamedTuple):
     """The columns with the highest number are left out first; those with 0 never."""
     shrink: bool = False
     """Its texts are cut to the width that the others leave."""
+    style: str = Style.PLAIN
+    """How to paint a text that comes without a style of its own."""
 
 
 class Cell(NamedTuple):
@@ -59,14 +61,20 @@ def render(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, width: int | None, colour: bool
 ) -> Rendered:
     """The lines of the table. Columns in which every cell is empty do not count; `width` None sets no limit."""
-    wanted = _widths(columns, rows)
+    cells = list(zip([Cell(column.title, Style.DIM) for column in columns], *rows, strict=True))
+    texts = [_safe_texts(column) for column in cells]
+    wanted = {index: _widest(column) for index, column in enumerate(texts) if any(column[1:])}
     widths = dict(wanted)
     if width is not None:
         _fit_columns(columns, widths, width)
     shown: list[list[str]] = []
     for index, width_here in widths.items():
-        cells = [Cell(columns[index].title, Style.DIM), *(_cell(row[index]) for row in rows)]
-        shown.append([_padded(cell, width_here, right=columns[index].right, colour=colour) for cell in cells])
+        column = columns[index]
+        aligned = _aligned(texts[index], width_here, right=column.right)
+        if colour:
+            styles = [cell.style if isinstance(cell, Cell) else column.style for cell in cells[index]]
+            aligned = [_paint_aligned(text, style) for text, style in zip(aligned, styles, strict=True)]
+        shown.append(aligned)
     lines = [_GAP.join(parts).rstrip() for parts in zip(*shown, strict=True)]
     return Rendered(lines, [columns[index].title for index in wanted if index not in widths])
 
@@ -104,18 +112,10 @@ def terminal_width(stream: TextIO) -> int | None:
     return max(40, columns or _DEFAULT_WIDTH)
 
 
-def _cell(cell: Cell | str) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
-
-
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> dict[int, int]:
-    """How wide each column wants to be, of those that are not empty."""
-    widths = {}
-    for index, column in enumerate(columns):
-        widest = max((_width(_safe(_cell(row[index]).text)) for row in rows), default=0)
-        if widest:
-            widths[index] = max(widest, _width(column.title))
-    return widths
+def _safe_texts(cells: Sequence[Cell | str]) -> list[str]:
+    """The texts of a column, its title first, with what a terminal would obey made visible."""
+    texts = [cell.text if isinstance(cell, Cell) else cell for cell in cells]
+    return texts if "".join(texts).isprintable() else [printable(text) for text in texts]
 
 
 def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) -> None:
@@ -138,17 +138,24 @@ def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) 
         widths[index] = min(widths[index], least(index) + max(0, room()))
 
 
-def _padded(cell: Cell, width: int, *, right: bool, colour: bool) -> str:
-    text = _safe(cell.text)
-    if not text.isascii() or len(text) > width:
-        text = fit(text, width)
-    padding = " " * (width - _width(text))
-    painted = paint(text, cell.style, colour=colour)
-    return padding + painted if right else painted + padding
+def _aligned(texts: list[str], width: int, *, right: bool) -> list[str]:
+    """The texts of a column, all of them cut or filled to the width."""
+    pad = str.rjust if right else str.ljust
+    if "".join(texts).isascii() and _widest(texts) <= width:
+        return [pad(text, width) for text in texts]
+    fitting = [fit(text, width) for text in texts]
+    # Python counts characters; on a screen some take two places, some none.
+    return [pad(text, width + len(text) - _width(text)) for text in fitting]
 
 
-def _safe(text: str) -> str:
-    return text if text.isprintable() else printable(text)
+def _paint_aligned(text: str, style: str) -> str:
+    """Painted, but not where it was filled: a style may show on a space."""
+    bare = text.strip(" ")
+    return text.replace(bare, paint(bare, style, colour=True), 1)
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(len if "".join(texts).isascii() else _width, texts))
 
 
 def _width(text: str) -> int:

@@ -7,7 +7,8 @@ HoldfastError
 ├── FormatError (ValueError)           bytes that are not what the format says
 │   ├── FormatVersionError             written by a newer holdfast
 │   ├── UnsupportedError               intact, but this program or machine lacks what it takes to load it
-│   └── IntegrityError                 a digest or a size differs: damaged
+│   ├── IntegrityError                 a digest or a size differs: damaged
+│   └── ProtocolError                  a message between training and agent that makes no sense
 ├── NoCheckpointError (LookupError)    nothing there by that name or rule
 ├── RestoreError (RuntimeError)        checkpoints exist and none can be used (I12)
 ├── SaveFailedError (RuntimeError)     the last checkpoint did not become durable (I8)
@@ -31,6 +32,7 @@ __all__ = [
     "IntegrityError",
     "NoCheckpointError",
     "NoSpaceError",
+    "ProtocolError",
     "RestoreError",
     "RunBusyError",
     "RunError",
@@ -92,6 +94,10 @@ class UnsupportedError(FormatError):
 
 class IntegrityError(FormatError):
     """A digest or a size differs: the data is damaged (I4)."""
+
+
+class ProtocolError(FormatError):
+    """A message between the training process and its agent that makes no sense; neither acts on it."""
 
 
 class NoCheckpointError(HoldfastError, LookupError):

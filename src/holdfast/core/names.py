@@ -15,6 +15,7 @@ __all__ = [
     "MARKER_NAME",
     "MARKS_DIR",
     "CheckpointId",
+    "agent_key",
     "attempt_key",
     "check_name",
     "is_valid_name",
@@ -78,6 +79,11 @@ def parse_checkpoint_id(name: str) -> CheckpointId | None:
 def attempt_key(number: int) -> str:
     """`attempts/000002.json`."""
     return f"{ATTEMPTS_DIR}/{number:06d}.json"
+
+
+def agent_key(attempt: int) -> str:
+    """`attempts/000002.agent`: held by an attempt's agent, which may outlive its training process."""
+    return f"{ATTEMPTS_DIR}/{attempt:06d}.agent"
 
 
 def shard_name(rank: int) -> str:

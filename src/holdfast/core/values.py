@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Checkpoint", "CheckpointName", "Fork"]
+__all__ = ["DISK", "MEMORY", "Checkpoint", "CheckpointName", "Fork"]
+
+DISK = "disk"
+MEMORY = "memory"
 
 CheckpointName = str
 """The name of a checkpoint's directory, as `core.names.CheckpointId` spells it."""
@@ -45,5 +48,7 @@ class Checkpoint(NamedTuple):
     """All its bytes were read back and matched their digests at least once."""
     quarantined: str = ""
     """Why it must not be used; empty for a good one."""
-    forks: "tuple[Fork, ...]" = ()
+    forks: tuple[Fork, ...] = ()
     """Where its line left others behind, oldest first."""
+    where: tuple[str, ...] = (DISK,)
+    """The places that have it, fastest first."""

@@ -5,8 +5,9 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from holdfast.core.errors import StateError, UsageError
@@ -41,12 +42,13 @@ _FOR_LOADERS = (
 )
 
 
-class TargetMemory(NamedTuple):
+class TargetMemory(msgspec.Struct, frozen=True):
     """The memory of an array that the program holds."""
 
     dtype: DtypeName
     carrier: Carrier
-    is_writable: bool
+    address: int
+    """Of the carrier's first element."""
     publish: Callable[[], object] | None
     """Brings the contents of a buffer to where the array really is (an accelerator); None where it is there already."""
 
@@ -64,23 +66,20 @@ def check_restorable(state: Mapping[str, object]) -> None:
 def target_memory(value: Any) -> TargetMemory | Refused:
     """Where to put the bytes of an array that the program holds."""
     kind = str(array_kind(value))
-    if kind == "tensor" and _needs_buffer(value):
-        host = loaded("torch").empty(value.shape, dtype=value.dtype)
-        found = inspect_array(host, kind)
-        if isinstance(found, Refused):
-            return found
-        publish = functools.partial(value.detach().copy_, host)
-        return TargetMemory(found.dtype, found.carrier, is_writable=True, publish=publish)
+    if kind == "tensor" and not (value.is_cpu or value.is_meta):
+        return _through_buffer(value)
     found = inspect_array(value, kind)
     if isinstance(found, Refused):
         return found
-    return TargetMemory(found.dtype, found.carrier, is_writable=found.carrier.flags.writeable, publish=None)
+    if kind == "tensor" and not found.in_place:  # conjugated or negated whenever it is read
+        return _through_buffer(value)
+    return TargetMemory(found.dtype, found.carrier, found.address, publish=None)
 
 
 def is_unshaped(value: object) -> bool:
     """Whether it is a parameter of a lazy torch module that has no shape yet."""
     torch = loaded("torch")
-    return torch is not None and isinstance(value, torch.Tensor) and bool(torch.nn.parameter.is_lazy(value))
+    return torch is not None and type(value) is not torch.Tensor and bool(torch.nn.parameter.is_lazy(value))
 
 
 def is_optimizer(value: object) -> bool:
@@ -180,8 +179,13 @@ def _is_stock(module: Any, base: Any) -> bool:
     return not any(getattr(module, name, None) for name in hooks)
 
 
-def _needs_buffer(tensor: Any) -> bool:
-    return not (tensor.is_cpu or tensor.is_meta) or tensor.is_conj() or tensor.is_neg()
+def _through_buffer(tensor: Any) -> TargetMemory | Refused:
+    host = loaded("torch").empty(tensor.shape, dtype=tensor.dtype)
+    found = inspect_array(host, "tensor")
+    if isinstance(found, Refused):
+        return found
+    publish = functools.partial(tensor.detach().copy_, host)
+    return TargetMemory(found.dtype, found.carrier, found.address, publish)
 
 
 def _is_mutable_dataclass(value: object) -> bool:

@@ -7,12 +7,14 @@ from typing import NamedTuple
 from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import BlobExistsError, FencedError, HoldfastError, RunBusyError
 from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
-from holdfast.core.names import ATTEMPTS_DIR, attempt_key
+from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
 from holdfast.storage.store import Store
 
 __all__ = ["Holder", "begin_attempt", "check_fence", "latest_holder"]
 
 _LOCK_DEADLINE_S = 20.0
+_AGENT_DEADLINE_S = 30.0
+_AGENT_PAUSE_S = 0.02
 # What schedulers call a job; nothing else of the environment is ever recorded.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "_CONDOR_JOB_ID")
 
@@ -37,6 +39,8 @@ def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
 
     RunBusyError where a live writer holds the run, unless `takeover`; the older writer is fenced off from then on.
     """
+    if not takeover:
+        _wait_for_agent(store, clock)
     with store.exclusive(_LOCK_DEADLINE_S):
         holder = latest_holder(store)
         if holder is not None and holder.alive and not takeover:
@@ -58,6 +62,25 @@ def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
         # Still under the lock: nobody may find the new attempt before it is held.
         store.hold(attempt_key(number))
     return number
+
+
+def _wait_for_agent(store: Store, clock: Clock) -> None:
+    """Let the agent of a process that died finish what it has; after a deadline it is fenced off like any other."""
+    holder = latest_holder(store)
+    if holder is None or holder.alive or not store.is_held(agent_key(holder.attempt)):
+        return
+    import logging  # kept off the start of `holdfast ls`
+
+    log = logging.getLogger("holdfast")
+    log.warning("%s: waiting for the agent of %s to finish its last checkpoint", store.location, holder)
+    end_s = clock.monotonic_s() + _AGENT_DEADLINE_S
+    while clock.monotonic_s() < end_s:
+        clock.sleep(_AGENT_PAUSE_S)
+        if not store.is_held(agent_key(holder.attempt)):
+            return
+    log.warning(
+        "%s: the agent of %s did not finish within %g s; it is fenced off", store.location, holder, _AGENT_DEADLINE_S
+    )
 
 
 def check_fence(store: Store, attempt: int) -> None:

@@ -3,14 +3,28 @@
 import mmap
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Protocol
 
 from holdfast.core.limits import BLOCK_BYTES
 
-__all__ = ["BlockPool", "run_in_order", "run_workers"]
+__all__ = ["BlockPool", "NoBlocks", "run_in_order", "run_workers"]
 
 # Filled blocks that wait for the one that is being used: a slow filler does not make the disk wait.
 _AHEAD = 2
+
+
+class Lends(Protocol):
+    """Where buffers come from."""
+
+    def block(self) -> AbstractContextManager[memoryview]: ...
+
+
+class NoBlocks:
+    """For work on memory that is there already."""
+
+    def block(self) -> AbstractContextManager[memoryview]:
+        return nullcontext(memoryview(b""))
 
 
 class BlockPool:
@@ -79,7 +93,7 @@ def run_in_order(
     use: Callable[[int, memoryview], None],
     count: int,
     *,
-    pool: BlockPool,
+    pool: Lends,
     workers: int,
 ) -> None:
     """For every index 0…count-1: `use(index, fill(index, block))`.

@@ -13,7 +13,7 @@ from holdfast.storage.store import Store
 __all__ = ["Catalog", "HeadCache", "read_catalog"]
 
 # Most heads are a few hundred bytes; one that is longer is read again, whole.
-_FIRST_READ_BYTES = 2048
+_FIRST_READ_BYTES = 1024
 
 HeadCache = dict[str, Checkpoint]
 """Heads read before. A manifest never changes (I3), so a head stays true as long as the checkpoint exists."""
@@ -32,6 +32,7 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
     """All checkpoints of the run, ordered by name."""
     entries = {entry.name: entry.is_group for entry in store.list() if parse_checkpoint_id(entry.name)}
     marks = list_marks(store)
+    marked = set().union(*marks.values())
     known = {} if cache is None else cache
     starts = _read_starts(store, [name for name, is_group in entries.items() if is_group and name not in known])
     checkpoints, garbage = [], []
@@ -45,17 +46,17 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
         checkpoint = known.get(checkpoint_id) or _read_head(store, checkpoint_id, run_id, start)
         if not checkpoint.quarantined:
             known[checkpoint_id] = checkpoint
-        reason = checkpoint.quarantined
-        if not reason and checkpoint_id in marks[QUARANTINED]:
-            reason = read_reason(store, checkpoint_id, QUARANTINED)
-        checkpoints.append(
-            checkpoint._replace(
-                pinned=checkpoint_id in marks[PINNED],
-                verified=checkpoint_id in marks[VERIFIED],
-                quarantined=reason,
-            )
-        )
+        checkpoints.append(_with_marks(store, checkpoint, marks) if checkpoint_id in marked else checkpoint)
     return Catalog(checkpoints, garbage)
+
+
+def _with_marks(store: Store, checkpoint: Checkpoint, marks: dict[str, set[str]]) -> Checkpoint:
+    reason = checkpoint.quarantined
+    if not reason and checkpoint.id in marks[QUARANTINED]:
+        reason = read_reason(store, checkpoint.id, QUARANTINED)
+    return checkpoint._replace(
+        pinned=checkpoint.id in marks[PINNED], verified=checkpoint.id in marks[VERIFIED], quarantined=reason
+    )
 
 
 def _read_starts(store: Store, ids: list[str]) -> dict[str, bytes | StorageError | None]:
@@ -85,7 +86,7 @@ def _read_head(store: Store, checkpoint_id: str, run_id: str, start: bytes | Sto
         return _damaged(checkpoint_id, f"{where} is not a readable file in a directory")
     if isinstance(start, StorageError):
         return _damaged(checkpoint_id, f"cannot be read now: {start.message}")
-    if len(start) == _FIRST_READ_BYTES and start.count(b"\n") < 2:
+    if len(start) == _FIRST_READ_BYTES and start.find(b"\n", start.find(b"\n") + 1) < 0:
         start = store.list_heads([checkpoint_id], MANIFEST_NAME, MAX_HEAD_BYTES + _FIRST_READ_BYTES)[0] or start
     try:
         head, _ = split_head(start, where)

@@ -27,9 +27,8 @@ _ARRAY_KINDS = ("array", "tensor", "jax", "jax_key")
 def corresponds(node: Node, like: object) -> bool:
     """Whether the node and the program's value are of the same sort, so that one can be loaded into the other."""
     kind = "list" if isinstance(node, list) else node.get("kind") if isinstance(node, dict) else "plain"
-    is_array = array_kind(like) is not None
     if kind in _ARRAY_KINDS:
-        return is_array and not (isinstance(like, np.ndarray) and like.dtype == object)
+        return array_kind(like) is not None and not (isinstance(like, np.ndarray) and like.dtype == object)
     if kind in MAPPING_KINDS or kind == "state":
         return isinstance(like, dict) or is_stateful(like)
     if kind in GENERATOR_KINDS:
@@ -54,6 +53,8 @@ def difference_of(node: Node, like: object) -> str:
     if not isinstance(node, dict):
         return ""
     kind = node.get("kind")
+    if kind in _ARRAY_KINDS:
+        return ""  # `unlike` compares them, once their memory is known
     if kind in ("dataclass", "namedtuple", "enum") and _is_user_object(like, str(kind)):
         if find_class(node, like) is not type(like):
             return f"class mismatch: the program has {type_name(type(like))}, the checkpoint {field(node, 'type', str)}"
@@ -70,8 +71,9 @@ def difference_of(node: Node, like: object) -> str:
     return ""
 
 
-def unlike(spec: ArraySpec, found: TargetMemory | Refused, shape: tuple[int, ...]) -> str:
+def unlike(spec: ArraySpec, found: TargetMemory | Refused, like: Any) -> str:
     """How the program's array differs from the checkpoint's in shape and dtype."""
+    shape = tuple(getattr(like, "shape", ())) if isinstance(found, Refused) else found.carrier.shape
     if shape != spec.shape:
         return f"wrong shape: the program has {list(shape)}, the checkpoint {list(spec.shape)}"
     if isinstance(found, Refused):
@@ -83,6 +85,8 @@ def unlike(spec: ArraySpec, found: TargetMemory | Refused, shape: tuple[int, ...
 
 def takes_all(spec: ArraySpec, carrier: Any) -> bool:
     """Whether each element has memory of its own, or is repeated in the checkpoint just the same."""
+    if carrier.flags.forc:
+        return True
     repeated = spread_axes(carrier)
     strides = spec.view.strides if spec.view is not None else ()
     return not repeated or (bool(strides) and all(strides[axis] == 0 for axis in repeated))

@@ -4,18 +4,19 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from holdfast.engine.adapters import TargetMemory
 from holdfast.format.aliases import extent, overlapping
-from holdfast.format.arrays import Carrier, Destination
+from holdfast.format.arrays import Carrier, Destination, address_of
 from holdfast.format.dtypes import carrier_dtype
 from holdfast.format.memory import ArraySpec, LeafMemory, view_carrier
 
 __all__ = ["Filling", "Target", "conflicts", "fill_targets"]
 
 
-class Target(NamedTuple):
+class Target(msgspec.Struct, frozen=True):
     """An array of the program, and what the checkpoint has for it."""
 
     path: str
@@ -34,7 +35,8 @@ def conflicts(targets: Sequence[Target]) -> list[tuple[Target, Target]]:
     """Pairs that share memory in the program although the checkpoint has different contents for them."""
     found: list[tuple[Target, Target]] = []
     carriers = [target.memory.carrier for target in targets]
-    for group in overlapping(carriers, [extent(carrier) for carrier in carriers]):
+    extents = [extent(target.memory.carrier, target.memory.address) for target in targets]
+    for group in overlapping(carriers, extents):
         first = targets[group[0]]
         found.extend((first, targets[index]) for index in group if targets[index].spec.leaf != first.spec.leaf)
     return found
@@ -53,12 +55,12 @@ def fill_targets(targets: Sequence[Target], memory: LeafMemory) -> Filling:
             source = memory.leaf_carrier(leaf)
         else:
             direct.append(Destination(leaf, source))
-        steps.extend(_spread(source, takers))
+        _spread(source, takers, steps)
     return Filling(memory.destinations() + direct, steps)
 
 
 def _direct_source(takers: list[Target]) -> Carrier | None:
-    viewed = any(taker.spec.view is not None for taker in takers)
+    viewed = len(takers) > 1 and any(taker.spec.view is not None for taker in takers)
     for taker in takers:
         carrier = taker.memory.carrier
         # Views are cut out of the bytes of the whole, so it has to lie in one piece.
@@ -67,8 +69,7 @@ def _direct_source(takers: list[Target]) -> Carrier | None:
     return None
 
 
-def _spread(source: Carrier, takers: list[Target]) -> list[Callable[[], object]]:
-    steps: list[Callable[[], object]] = []
+def _spread(source: Carrier, takers: list[Target], steps: list[Callable[[], object]]) -> None:
     for taker in takers:
         carrier = taker.memory.carrier
         part = source
@@ -78,8 +79,9 @@ def _spread(source: Carrier, takers: list[Target]) -> list[Callable[[], object]]
             steps.append(lambda into=carrier, part=part: np.copyto(into, part))  # type: ignore[misc]
         if taker.memory.publish is not None:
             steps.append(taker.memory.publish)
-    return steps
 
 
 def _same_memory(one: Carrier, other: Carrier) -> bool:
-    return one is other or (extent(one) == extent(other) and one.strides == other.strides)
+    if one is other:
+        return True
+    return extent(one, address_of(one)) == extent(other, address_of(other)) and one.strides == other.strides

@@ -11,7 +11,6 @@ from holdfast.engine.reading import Progress, read_leaves
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.decode import build
 from holdfast.format.manifest import Body, Manifest, decode_manifest
-from holdfast.format.memory import leaf_nbytes
 from holdfast.storage.store import Store
 
 __all__ = [
@@ -49,11 +48,11 @@ class Source(NamedTuple):
     progress: Progress | None = None
 
 
-def read_manifest(source: Source, checkpoint_id: str) -> Manifest:
+def read_manifest(source: Source, checkpoint_id: str, *, staged: bool = False) -> Manifest:
     """The checkpoint's manifest, checked against its digest and limits."""
     key = f"{checkpoint_id}/{MANIFEST_NAME}"
     data = source.store.read(key, MAX_MANIFEST_BYTES)
-    return decode_manifest(data, where=key, checkpoint_id=checkpoint_id, run_id=source.run_id)
+    return decode_manifest(data, where=key, checkpoint_id=checkpoint_id, run_id=source.run_id, staged=staged)
 
 
 def leaf_infos(body: Body) -> list[LeafInfo]:
@@ -61,7 +60,7 @@ def leaf_infos(body: Body) -> list[LeafInfo]:
     infos = []
     for leaf in body.leaves:
         info = LeafInfo(leaf.name, leaf.dtype, tuple(leaf.shape))
-        if leaf_nbytes(info) != leaf.end - leaf.begin:
+        if info.nbytes != leaf.end - leaf.begin:
             raise FormatError(f"leaf {leaf.name!r} has {leaf.end - leaf.begin} bytes, its type and shape want others")
         infos.append(info)
     return infos

@@ -122,14 +122,15 @@ class _Matcher(Builder):
         for first, other in conflicts(self.targets):
             self.note(f"{other.path}: tied to {first.path} in the program, separate in the checkpoint")
             refused.add(id(other))
-        self.targets = [target for target in self.targets if id(target) not in refused]
+        if refused:
+            self.targets = [target for target in self.targets if id(target) not in refused]
 
     def note(self, problem: str) -> None:
         """A difference: an error if strict, else something that is left alone."""
         (self.problems if self._strict else self.skipped).append(problem)
 
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
-        if path in self._misfits:
+        if self._misfits and path in self._misfits:
             return like
         if like is MISSING:
             return super().build(node, path, like, depth)
@@ -149,10 +150,10 @@ class _Matcher(Builder):
             return Late(lambda: _same_or_new(like, make([settle(part) for part in parts])))
         return super().assemble(make, parts, like)
 
-    def leaves_out(self, node: Node, path: str, like: object, child: object) -> bool:
-        if child is MISSING and path in self._misfits:
+    def leaves_out(self, node: Node, path: str, like: object) -> bool:
+        if path in self._misfits:
             return True
-        if child is not MISSING or like is MISSING or not like or self._may_grow(path, like):
+        if like is MISSING or not like or self._may_grow(path, like):
             return False
         extra = list(array_paths(node, path))
         for place in extra:
@@ -180,11 +181,11 @@ class _Matcher(Builder):
             return super().array(node, path, like, depth)
         spec = self.memory.spec(node)
         found = target_memory(like)
-        problem = unlike(spec, found, tuple(getattr(like, "shape", ())))
+        problem = unlike(spec, found, like)
         if problem or isinstance(found, Refused):
             self.note(f"{path}: {problem}")
             return like
-        if not found.is_writable or not takes_all(spec, found.carrier):
+        if not found.carrier.flags.writeable or not takes_all(spec, found.carrier):
             return self._instead(node, path, like)
         if self._hands_over and found.publish is None:
             # The object's own code may clear its arrays before it reads what it is handed: never the same memory.

@@ -1,5 +1,7 @@
 """What a save and a restore give to the program."""
 
+import threading
+
 from holdfast.core.errors import HoldfastError, SaveFailedError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.provenance import Drift
@@ -9,34 +11,62 @@ __all__ = ["PendingCheckpoint", "Restored"]
 
 
 class PendingCheckpoint:
-    """A save and its two moments: *staged* (the program may go on) and *durable* (it survives anything)."""
+    """A save and its two moments: *staged* (the program may change its state) and *durable* (it survives anything)."""
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.id: str | None = None
+        """The name of the durable checkpoint; None before."""
         self.error: HoldfastError | None = None
+        """Why it will not become durable."""
+        self._is_staged = False
+        self._settled = threading.Event()
 
     @property
     def staged(self) -> bool:
-        """Whether the program may change its state again."""
-        return self.id is not None or self.error is not None
+        """Whether the program may change its state again: the checkpoint has a copy of it, or will not come to be."""
+        return self._is_staged or self.settled
 
     @property
     def durable(self) -> bool:
         """Whether the checkpoint exists and survives a power cut."""
         return self.id is not None
 
+    @property
+    def settled(self) -> bool:
+        """Whether it is durable or has failed: nothing more will happen."""
+        return self._settled.is_set()
+
     def wait(self, timeout_s: float | None = None) -> str:
-        """The id of the durable checkpoint; raises what went wrong."""
-        del timeout_s  # saves are synchronous: there is nothing left to wait for
+        """The id of the durable checkpoint; raises what went wrong, or SaveFailedError when the time is over."""
+        self._settled.wait(timeout_s)
         if self.error is not None:
             raise self.error
         if self.id is None:
-            raise SaveFailedError(f"the checkpoint of step {self.step} is not durable")
+            raise SaveFailedError(
+                f"the checkpoint of step {self.step} is not durable yet, after {timeout_s:g} s",
+                hint="it is still being written: wait longer, or look at holdfast doctor for the speed of the storage",
+            )
         return self.id
 
+    def note_staged(self) -> None:
+        """The state was copied."""
+        self._is_staged = True
+
+    def note_durable(self, checkpoint_id: str) -> None:
+        """The checkpoint exists."""
+        self.id = checkpoint_id
+        self._settled.set()
+
+    def note_failed(self, error: HoldfastError) -> None:
+        """It will not come to exist."""
+        self.error = error
+        self._settled.set()
+
     def __repr__(self) -> str:
-        state = "durable" if self.durable else f"failed: {self.error}"
+        if self.error is not None:
+            return f"<PendingCheckpoint step {self.step}: failed: {self.error.message}>"
+        state = "durable" if self.durable else "staged" if self.staged else "being copied"
         return f"<PendingCheckpoint step {self.step}: {state}>"
 
 
@@ -52,6 +82,8 @@ class Restored:
         self.note = loaded.checkpoint.note
         self.drift: list[Drift] = loaded.drift
         self.skipped: list[str] = loaded.skipped
+        self.where = loaded.where
+        """What it was read from: "memory" or "disk"."""
 
     def __repr__(self) -> str:
         return f"<Restored step {self.step}: {self.id}>"

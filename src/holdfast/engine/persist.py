@@ -1,14 +1,12 @@
 """Persist: write a laid-out state as one shard, copying, digesting and writing each block in one pass."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.blocks import BlockPool, run_in_order
-from holdfast.format.arrays import copy_range
+from holdfast.engine.image import Image
+from holdfast.format.arrays import Carrier
 from holdfast.format.checksum import checksum_hex
 from holdfast.format.head import digest_hex
 from holdfast.format.shard import Layout
@@ -16,44 +14,12 @@ from holdfast.storage.store import Writer
 
 __all__ = ["Sums", "persist"]
 
-Carrier = np.ndarray
-
 
 class Sums(NamedTuple):
     """What is known of each chunk of a shard."""
 
     xxh3: list[str]
     blake3: list[str]
-
-
-class _Image:
-    """The bytes of a shard, produced range by range from the header and the arrays."""
-
-    def __init__(self, layout: Layout, carriers: Sequence[Carrier]) -> None:
-        self._header = memoryview(layout.header)
-        filled = [index for index in layout.order if layout.places[index].end > layout.places[index].begin]
-        self._places = [layout.places[index] for index in filled]
-        self._carriers = [carriers[index] for index in filled]
-        self._ends = [place.end for place in self._places]
-
-    def copy(self, begin: int, end: int, out: memoryview) -> None:
-        """Put the bytes from begin to end into out."""
-        if begin < len(self._header):
-            part = self._header[begin:end]
-            out[: len(part)] = part
-        position = bisect_right(self._ends, begin)
-        while position < len(self._places):
-            place = self._places[position]
-            if place.begin >= end:
-                break
-            first, last = max(begin, place.begin), min(end, place.end)
-            copy_range(
-                self._carriers[position],
-                first - place.begin,
-                last - place.begin,
-                out[first - begin : last - begin],
-            )
-            position += 1
 
 
 def persist(
@@ -66,7 +32,7 @@ def persist(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Sums:
     """Write the shard and make it durable; the checksums and digests of its chunks."""
-    image = _Image(layout, carriers)
+    image = Image(layout, carriers)
     size_bytes, block_bytes = layout.size_bytes, pool.size_bytes
     chunks_per_block = block_bytes // chunk_bytes
     chunks = -(-size_bytes // chunk_bytes)

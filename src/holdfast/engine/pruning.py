@@ -43,12 +43,14 @@ def plan_prune(
     return decide(keep, catalog.checkpoints, now_s=clock.utc_s(), live=live, drop_abandoned=drop_abandoned)
 
 
-def prune(store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int) -> Pruned:
-    """Remove what the verdicts give up and what crashes left behind."""
+def prune(
+    store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int, last_garbage: int
+) -> Pruned:
+    """Remove what the verdicts give up, and what crashes left behind of attempts up to `last_garbage`."""
     removed = remove_planned(store, run_id, catalog, verdicts, attempt=attempt)
     for name in catalog.garbage:
         parsed = parse_checkpoint_id(name)
-        if parsed is not None and parsed.attempt <= attempt:
+        if parsed is not None and parsed.attempt <= last_garbage:
             remove_garbage(store, name, attempt=attempt)
     return removed
 

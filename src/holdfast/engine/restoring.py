@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from holdfast.core.errors import (
     BlobMissingError,
@@ -15,7 +15,7 @@ from holdfast.core.errors import (
     StorageError,
     UnsupportedError,
 )
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import DISK, MEMORY, Checkpoint
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.journal import Event, read_events
 from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
@@ -23,6 +23,7 @@ from holdfast.engine.marks import QUARANTINED, VERIFIED, set_mark
 from holdfast.engine.provenance import Drift, compare_provenance
 from holdfast.engine.randomness import restore_random
 from holdfast.engine.session import Session
+from holdfast.engine.snapshots import Snapshot, with_snapshots
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.decode import Plan as BuiltPlan
 from holdfast.format.decode import build
@@ -54,6 +55,8 @@ class Loaded(NamedTuple):
     skipped: list[str]
     value: object
     """The tree, for programs that keep no state in place."""
+    where: str
+    """What it was read from."""
 
 
 class Plan(Protocol):
@@ -88,6 +91,7 @@ def restore_session(
     hyperparameters: object,
     is_touched: Callable[[], bool],
     on_touch: Callable[[], None],
+    snapshots: Mapping[str, Snapshot],
 ) -> Loaded | None:
     """Load the chosen checkpoint as the plan says; None where the run has none yet.
 
@@ -97,7 +101,18 @@ def restore_session(
     source = Source(session.store, session.run_id, session.pool, session.workers)
 
     def load(checkpoint: Checkpoint) -> Loaded:
-        manifest = read_manifest(source, checkpoint.id)
+        snapshot = snapshots.get(checkpoint.id)
+        if snapshot is not None:
+            try:
+                return load_from(source._replace(store=cast("Store", snapshot.store)), checkpoint, MEMORY)
+            except (FormatError, StorageError) as error:
+                if DISK not in checkpoint.where:
+                    raise
+                _log.error("step %d is damaged in memory, and read from the disk: %s", checkpoint.step, error.message)
+        return load_from(source, checkpoint, DISK)
+
+    def load_from(source: Source, checkpoint: Checkpoint, where: str) -> Loaded:
+        manifest = read_manifest(source, checkpoint.id, staged=where == MEMORY)
         body = manifest.body
         leaves = leaf_infos(body)
         plan = _replace_all(make_plan, body, leaves) if is_touched() else make_plan(body, leaves)
@@ -109,23 +124,27 @@ def restore_session(
         value = plan.apply()
         if random_plan is not None:
             restore_random(random_plan.value())
-        if not checkpoint.verified and _covers_everything(body, plan, random_plan):
+        if where == DISK and not checkpoint.verified and _covers_everything(body, plan, random_plan):
             _mark(session, checkpoint, VERIFIED, "restored")
-        return Loaded(checkpoint, _drift(manifest, provenance, hyperparameters), list(plan.skipped), value)
+        return Loaded(checkpoint, _drift(manifest, provenance, hyperparameters), list(plan.skipped), value, where)
 
-    candidates = _candidates(session.catalog(), choice, session.store, read_events(session.store))
+    events = read_events(session.store)
+    catalog = with_snapshots(session.catalog(), snapshots, events)
+    candidates = _candidates(catalog, choice, session.store, events)
     if candidates is None:
         return None
     loaded = try_candidates(
         session.store,
         candidates,
         load,
-        on_damage=lambda checkpoint, reason: _quarantine(session, checkpoint, reason),
+        on_damage=lambda checkpoint, reason: (
+            _quarantine(session, checkpoint, reason) if DISK in checkpoint.where else None
+        ),
     )
     if session.seq > 0:
         session.roll_back()
     session.resume_from(loaded.checkpoint)
-    session.journal.record("restored", id=loaded.checkpoint.id, step=loaded.checkpoint.step)
+    session.journal.record("restored", id=loaded.checkpoint.id, step=loaded.checkpoint.step, where=loaded.where)
     return loaded
 
 

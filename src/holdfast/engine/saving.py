@@ -1,39 +1,26 @@
-"""A save from end to end: lay out, make room, persist, commit. Pruning comes after, and never before, the commit."""
+"""What a save writes: the encoded state laid out as a shard, and the draft of its checkpoint."""
 
-import errno
-import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from holdfast.core.errors import HoldfastError, NoSpaceError, StorageError
 from holdfast.core.limits import CHUNK_BYTES
-from holdfast.core.names import CheckpointId, shard_name
+from holdfast.core.names import CheckpointId
 from holdfast.core.values import Checkpoint
-from holdfast.engine.catalog import Catalog
-from holdfast.engine.commit import abandon, commit
 from holdfast.engine.persist import persist
-from holdfast.engine.pruning import Pruned, plan_prune, prune
 from holdfast.engine.session import Session
+from holdfast.engine.writing import Draft, write_checkpoint
 from holdfast.format.dtypes import safetensors_type
 from holdfast.format.encode import Encoded
 from holdfast.format.head import encode_head
-from holdfast.format.manifest import Body, LeafRecord, ShardRecord, encode_manifest
+from holdfast.format.manifest import Body, LeafRecord, ShardRecord
 from holdfast.format.shard import Layout, TensorEntry, lay_out
-from holdfast.policy.keep import NO_METRIC, Keep, Verdict
+from holdfast.policy.keep import Keep
+from holdfast.storage.store import Writer
 
-__all__ = ["Document", "plan_session", "prune_run", "save_encoded"]
-
-_log = logging.getLogger("holdfast")
+__all__ = ["Document", "draft_checkpoint", "lay_out_state", "save_encoded"]
 
 _WORLD = 1
-_TRIES = 2
-# Worth one more try, in a new directory: an error of the medium or the network may not hit the next file.
-_TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ECONNRESET, errno.EREMOTEIO)
-_SPARE_BYTES = 128 << 10
-_MANIFEST_BYTES_PER_LEAF = 400
-_MANIFEST_BYTES_PER_CHUNK = 105
-_INODES = 4  # directory, shard, manifest, a mark
 
 
 class Document(NamedTuple):
@@ -50,81 +37,22 @@ class Document(NamedTuple):
 
 def save_encoded(session: Session, encoded: Encoded, document: Document, keep: Keep) -> Checkpoint:
     """The checkpoint, durable. HoldfastError where it could not be made; what existed before is untouched."""
-    layout = _lay_out(encoded)
-    # Only for its limits, before anything is written: what no reader accepts must not be acknowledged (I5).
-    encode_head(_describe(session, "", encoded, layout, document), session.run_id)
-    _make_room(session, layout, keep)
-    for attempt_left in reversed(range(_TRIES)):
-        try:
-            return _save_once(session, encoded, layout, document)
-        except StorageError as error:
-            if attempt_left == 0 or error.errno not in _TRANSIENT:
-                raise
-            # I5: an fsync error is final for that file; everything is written again, elsewhere.
-            _log.warning("%s; writing the checkpoint again in a new directory", error.message)
-            session.journal.record("retry", step=document.step, error=error.message)
-    raise AssertionError("the loop returns or raises")
+    layout = lay_out_state(encoded)
+    carriers = [leaf.carrier for leaf in encoded.leaves]
 
-
-def plan_session(session: Session, keep: Keep) -> list[Verdict]:
-    """What retention would keep and remove now."""
-    return _plan(session, session.catalog(), keep)
-
-
-def prune_run(session: Session, keep: Keep) -> Pruned:
-    """Remove what retention gives up, and leftovers of crashes."""
-    catalog = session.catalog()
-    verdicts = _plan(session, catalog, keep)
-    _report_unknown_metric(session, verdicts)
-    done = prune(session.store, session.run_id, catalog, verdicts, attempt=session.attempt)
-    for checkpoint_id in done.removed:
-        session.heads.pop(checkpoint_id, None)
-    if done.removed:
-        session.journal.record("pruned", removed=done.removed, freed_bytes=done.freed_bytes)
-    return done
-
-
-def _report_unknown_metric(session: Session, verdicts: Sequence[Verdict]) -> None:
-    """Say once that a rule waits for a metric that no checkpoint has: misspelt, or not saved yet."""
-    reason = next((verdict.reason for verdict in verdicts if NO_METRIC in verdict.reason), None)
-    if reason is not None and not session.told_of_metric:
-        session.told_of_metric = True
-        _log.warning("%s: everything is kept for now: %s", session.store.location, reason)
-
-
-def _plan(session: Session, catalog: Catalog, keep: Keep) -> list[Verdict]:
-    origin, attempt, forks = session.origin, session.attempt, session.forks
-    return plan_prune(catalog, keep, session.clock, origin=origin, attempt=attempt, forks=forks)
-
-
-def _save_once(session: Session, encoded: Encoded, layout: Layout, document: Document) -> Checkpoint:
-    checkpoint_id = _new_id(session, document)
-    try:
-        shard = _write_shard(session, checkpoint_id, encoded, layout)
-        checkpoint = _describe(session, checkpoint_id, encoded, layout, document)
-        body = Body(
-            tree=encoded.tree,
-            random=encoded.random,
-            leaves=_leaf_records(encoded, layout),
-            shards=[shard],
-            pickled=list(encoded.pickled),
-            hyperparameters=document.hyperparameters,
-            provenance=document.provenance,
+    def produce(name: str, writer: Writer) -> ShardRecord:
+        sums = persist(layout, carriers, writer, pool=session.pool, workers=session.workers)
+        return ShardRecord(
+            name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=sums.xxh3, blake3=sums.blake3
         )
-        commit(
-            session.store,
-            checkpoint_id,
-            encode_manifest(checkpoint, session.run_id, body),
-            attempt=session.attempt,
-        )
-    except BaseException:
-        _abandon_quietly(session, checkpoint_id)
-        raise
+
+    checkpoint = write_checkpoint(session, draft_checkpoint(session, encoded, layout, document), produce, keep)
     session.note_commit(checkpoint)
     return checkpoint
 
 
-def _lay_out(encoded: Encoded) -> Layout:
+def lay_out_state(encoded: Encoded) -> Layout:
+    """A place in the shard for every leaf."""
     entries = []
     for leaf in encoded.leaves:
         tag, extra = safetensors_type(leaf.dtype)
@@ -133,18 +61,21 @@ def _lay_out(encoded: Encoded) -> Layout:
     return lay_out(entries)
 
 
-def _write_shard(session: Session, checkpoint_id: str, encoded: Encoded, layout: Layout) -> ShardRecord:
-    name = shard_name(0)
-    writer = session.store.create(f"{checkpoint_id}/{name}", layout.size_bytes)
-    try:
-        carriers = [leaf.carrier for leaf in encoded.leaves]
-        sums = persist(layout, carriers, writer, pool=session.pool, workers=session.workers)
-    except BaseException:
-        writer.abandon()
-        raise
-    return ShardRecord(
-        name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=sums.xxh3, blake3=sums.blake3
+def draft_checkpoint(session: Session, encoded: Encoded, layout: Layout, document: Document) -> Draft:
+    """The checkpoint to be. UsageError where its head would exceed the limits, before anything is written."""
+    checkpoint = _describe(session, _new_id(session, document), encoded, layout, document)
+    # Only for its limits: what no reader accepts must not be acknowledged (I5).
+    encode_head(checkpoint, session.run_id)
+    body = Body(
+        tree=encoded.tree,
+        random=encoded.random,
+        leaves=_leaf_records(encoded, layout),
+        shards=[],
+        pickled=list(encoded.pickled),
+        hyperparameters=document.hyperparameters,
+        provenance=document.provenance,
     )
+    return Draft(checkpoint, body)
 
 
 def _leaf_records(encoded: Encoded, layout: Layout) -> list[LeafRecord]:
@@ -185,32 +116,3 @@ def _new_id(session: Session, document: Document) -> str:
             session.used_names.add(name)
             return name
         twin += 1
-
-
-def _make_room(session: Session, layout: Layout, keep: Keep) -> None:
-    """NoSpaceError where the checkpoint will not fit, even without what retention has given up already (I6)."""
-    needed = layout.size_bytes + _SPARE_BYTES
-    needed += _MANIFEST_BYTES_PER_LEAF * len(layout.places) + _MANIFEST_BYTES_PER_CHUNK * (layout.size_bytes >> 20)
-    if _fits(session, needed):
-        return
-    prune_run(session, keep)
-    if not _fits(session, needed):
-        space = session.store.space()
-        raise NoSpaceError(
-            f"{session.store.location}: a checkpoint needs {needed:,} bytes and {_INODES} inodes, "
-            f"free are {space.free_bytes:,} bytes and {space.free_inodes:,} inodes",
-            hint="free some space or keep fewer checkpoints; nothing that retention keeps was removed",
-        )
-
-
-def _fits(session: Session, needed_bytes: int) -> bool:
-    space = session.store.space()
-    return space.free_bytes >= needed_bytes and space.free_inodes >= _INODES
-
-
-def _abandon_quietly(session: Session, checkpoint_id: str) -> None:
-    try:
-        abandon(session.store, checkpoint_id)
-    except HoldfastError as error:
-        # Harmless: without a manifest it is not a checkpoint (I1), and a later prune removes it.
-        _log.debug("%s stays behind as garbage: %s", checkpoint_id, error.message)

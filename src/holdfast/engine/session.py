@@ -40,6 +40,7 @@ class Session:
         self.parent: str | None = None
         self.forks: tuple[Fork, ...] = ()
         self.told_of_metric = False
+        self.shares_attempt = False
         self.used_names: set[str] = set()
         self.run_id = found_run(store, clock)
         self._begin(takeover=takeover)
@@ -64,11 +65,10 @@ class Session:
             self.forks = (*self.forks, Fork(self.attempt, checkpoint.id))[-MAX_FORKS:]
 
     def note_commit(self, checkpoint: Checkpoint) -> None:
-        """Remember a checkpoint that now exists."""
+        """Remember a checkpoint that now exists, or will as far as the training is concerned."""
         self.seq = checkpoint.seq
         self.parent = checkpoint.id
         self.last_step = checkpoint.step
-        self.heads[checkpoint.id] = checkpoint
 
     def check_step(self, step: int) -> None:
         """UsageError where the step goes backwards."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from holdfast.format.arrays import Carrier
@@ -39,7 +40,7 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
 
-class Extent(NamedTuple):
+class Extent(msgspec.Struct, frozen=True):
     """The addresses between which an array's bytes lie, and of its first element."""
 
     low: int
@@ -47,9 +48,8 @@ class Extent(NamedTuple):
     start: int
 
 
-def extent(carrier: Carrier) -> Extent:
-    """Where the array lies in memory; nothing (low == high) for an array without elements."""
-    start: int = carrier.__array_interface__["data"][0]
+def extent(carrier: Carrier, start: int) -> Extent:
+    """Where the array with that address lies in memory; nothing (low == high) for one without elements."""
     nbytes = carrier.nbytes
     if carrier.flags.forc or not nbytes:
         return Extent(start, start + nbytes, start)
@@ -69,7 +69,7 @@ def spread_axes(carrier: Carrier) -> list[int]:
 
 def share(arrays: Sequence[NativeArray]) -> dict[int, tuple[Base, View | None]]:
     """For each array that is not simply stored by itself: the base, and the view of it, that it is in."""
-    extents = [extent(array.carrier) for array in arrays]
+    extents = [extent(array.carrier, array.address) for array in arrays]
     found: dict[int, tuple[Base, View | None]] = {}
     for group in overlapping([array.carrier for array in arrays], extents):
         found.update(_share_group(arrays, extents, group))

@@ -4,22 +4,38 @@ A *carrier* is a numpy array of a plain dtype that views the memory of the progr
 bytes of a leaf are the carrier's contents in C order.
 """
 
-from typing import NamedTuple
+import math
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.format.dtypes import DtypeName
+from holdfast.core.errors import FormatError
+from holdfast.core.limits import MAX_NDIM
+from holdfast.format.dtypes import DtypeName, freeze_dtype, itemsize
 
-__all__ = ["Carrier", "Destination", "Leaf", "LeafInfo", "bytes_view", "copy_range", "scatter_range"]
+__all__ = [
+    "MAX_LEAF_BYTES",
+    "Carrier",
+    "Destination",
+    "Leaf",
+    "LeafInfo",
+    "address_of",
+    "bytes_view",
+    "copy_range",
+    "scatter_range",
+]
 
 Carrier = npt.NDArray[np.generic]
+
+MAX_LEAF_BYTES = 1 << 60
+"""More than any machine has; what claims to be larger is not a leaf."""
 
 # Below this, what numpy needs to make its views costs more than a short hold of the interpreter's lock.
 _GIL_FREE_BYTES = 64 << 10
 
 
-class Leaf(NamedTuple):
+class Leaf(msgspec.Struct, frozen=True):
     """One array of a state that is about to be written."""
 
     name: str
@@ -32,19 +48,37 @@ class Leaf(NamedTuple):
         return self.carrier.nbytes
 
 
-class LeafInfo(NamedTuple):
-    """One array of a stored state, as the manifest describes it."""
+class LeafInfo(msgspec.Struct, frozen=True):
+    """One array of a stored state, as the manifest describes it; FormatError where that makes no sense."""
 
     name: str
     dtype: DtypeName
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        for length in self.shape:
+            if type(length) is not int or length < 0 or len(self.shape) > MAX_NDIM:
+                raise FormatError(f"leaf {self.name!r}: {self.shape[:8]!r} is not a shape")
+        freeze_dtype(self.dtype)
+        if self.nbytes > MAX_LEAF_BYTES:
+            raise FormatError(f"leaf {self.name!r}: {self.nbytes} bytes are more than any machine has")
 
-class Destination(NamedTuple):
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+class Destination(msgspec.Struct, frozen=True):
     """Memory to be filled with the bytes of a leaf: it has the leaf's shape and size."""
 
     leaf: int
     carrier: Carrier
+
+
+def address_of(carrier: Carrier) -> int:
+    """The address of the first element. numpy takes a microsecond to say it."""
+    address: int = carrier.__array_interface__["data"][0]
+    return address
 
 
 def bytes_view(carrier: Carrier) -> memoryview:

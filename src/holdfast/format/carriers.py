@@ -1,24 +1,28 @@
 """The program's arrays, of whichever library, as carriers: numpy arrays of plain dtypes that view the same memory."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from holdfast.format.arrays import Carrier
-from holdfast.format.dtypes import DtypeName, carrier_dtype, dtype_name, torch_dtype_name
+from holdfast.format.arrays import Carrier, address_of
+from holdfast.format.dtypes import DtypeName, carrier_dtype, dtype_name, storage_dtype, torch_dtype_name
 from holdfast.format.frameworks import loaded
 
-__all__ = ["NativeArray", "Refused", "array_kind", "inspect_array", "memory_order"]
+__all__ = ["NativeArray", "Refused", "ToHost", "array_kind", "inspect_array", "memory_order"]
+
+ToHost = Callable[[Any], Any]
 
 
-class NativeArray(NamedTuple):
+class NativeArray(msgspec.Struct, frozen=True):
     """An array of the program."""
 
-    kind: str
-    """The kind of its node: `array` (numpy), `tensor` (torch) or `jax`."""
     dtype: DtypeName
     carrier: Carrier
+    address: int
+    """Of the carrier's first element."""
     flags: dict[str, Any]
     """What the node says besides."""
     in_place: bool
@@ -32,22 +36,39 @@ class Refused(NamedTuple):
     hint: str = ""
 
 
+# What nearly all arrays are instances of; those of torch are added when the first tensor is met.
+_KINDS: dict[type, str] = {np.ndarray: "array"}
+
+
 def array_kind(value: object) -> str | None:
     """Whether the value is an array at all: `array`, `tensor`, `jax` or None."""
+    known = _KINDS.get(type(value))
+    if known is not None:
+        return known
     if isinstance(value, np.ndarray):
         return "array"
     torch = loaded("torch")
     if torch is not None and isinstance(value, torch.Tensor):
+        _KINDS.update({torch.Tensor: "tensor", torch.nn.Parameter: "tensor"})
         return "tensor"
     jax = loaded("jax")
     return "jax" if jax is not None and isinstance(value, jax.Array) else None
 
 
-def inspect_array(value: Any, kind: str) -> NativeArray | Refused:
-    """The array's dtype and carrier. Object arrays are not for this function."""
+def inspect_array(value: Any, kind: str, to_host: ToHost | None = None) -> NativeArray | Refused:
+    """The array's dtype and carrier. Object arrays are not for this function.
+
+    `to_host` brings a tensor of an accelerator into memory of the host; by default it is copied there and then.
+    """
     if kind == "array":
         return _inspect_numpy(value)
-    return _inspect_torch(value, loaded("torch")) if kind == "tensor" else _inspect_jax(value, loaded("jax"))
+    if kind == "tensor":
+        return _inspect_torch(value, loaded("torch"), to_host or _copy_to_host)
+    return _inspect_jax(value, loaded("jax"))
+
+
+def _copy_to_host(tensor: Any) -> Any:
+    return tensor.cpu().resolve_conj().resolve_neg()
 
 
 def memory_order(carrier: Carrier) -> list[int] | None:
@@ -73,14 +94,17 @@ def _inspect_numpy(value: "np.ndarray[Any, Any]") -> NativeArray | Refused:
     types = _numpy_types(value.dtype)
     if types is None:
         return Refused(f"an array of dtype {value.dtype}", "use a dtype of fixed size without Python objects")
-    return NativeArray("array", types[0], value.view(types[1]), {}, in_place=True)
+    return NativeArray(types[0], value.view(types[1]), address_of(value), {}, in_place=True)
 
 
-def _inspect_torch(value: Any, torch: Any) -> NativeArray | Refused:
-    cls = type(value)
-    if cls is not torch.Tensor and cls is not torch.nn.Parameter:
-        return Refused(f"the tensor subclass {cls.__name__}", "save a plain tensor (value.to_local(), value.data)")
-    if value.layout != torch.strided or value.is_nested:
+def _inspect_torch(value: Any, torch: Any, to_host: ToHost) -> NativeArray | Refused:
+    flags: dict[str, Any] = {}
+    if type(value) is not torch.Tensor:
+        if type(value) is not torch.nn.Parameter:
+            what = f"the tensor subclass {type(value).__name__}"
+            return Refused(what, "save a plain tensor (value.to_local(), value.data)")
+        flags["parameter"] = True
+    if value.layout is not torch.strided or value.is_nested:
         return Refused(f"a {value.layout} tensor", "save its indices and values, or value.to_dense()")
     if value.is_quantized or value.is_meta:
         what = "quantised tensor" if value.is_quantized else "tensor without memory (device meta)"
@@ -88,26 +112,24 @@ def _inspect_torch(value: Any, torch: Any) -> NativeArray | Refused:
     types = _torch_types(value.dtype, torch)
     if types is None:
         return Refused(f"a tensor of dtype {value.dtype}", "save it as uint8 (value.view(torch.uint8))")
-    flags: dict[str, Any] = {}
-    if cls is torch.nn.Parameter:
-        flags["parameter"] = True
-    if value.requires_grad:
+    needs_grad = value.requires_grad
+    if needs_grad:
         flags["grad"] = True
     try:
-        plain = value.detach() if value.requires_grad else value
+        plain = value.detach() if needs_grad else value
         in_place = plain.is_cpu and not plain.is_conj() and not plain.is_neg()
-        host = plain if in_place else plain.cpu().resolve_conj().resolve_neg()
+        host = plain if in_place else (_copy_to_host if plain.is_cpu else to_host)(plain)
         carrier: Carrier = host.numpy().view(types.carrier) if types.whole is None else host.view(types.whole).numpy()
     except (RuntimeError, TypeError) as error:  # inside torch.func transforms, or a backend without host copies
         return Refused(f"a tensor whose memory cannot be reached ({error})", "save a plain tensor")
-    return NativeArray("tensor", types.name, carrier, flags, in_place=in_place)
+    return NativeArray(types.name, carrier, host.data_ptr(), flags, in_place=in_place)
 
 
 class _TorchTypes(NamedTuple):
     name: DtypeName
     carrier: "np.dtype[Any]"
     whole: Any
-    """The whole numbers that torch itself views the memory as, for any strides: numpy has no bfloat16 and the like."""
+    """The whole numbers that torch views the memory as, where numpy does not have the type (bfloat16 and the like)."""
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +138,8 @@ def _torch_types(dtype: Any, torch: Any) -> _TorchTypes | None:
     if name is None:
         return None
     carrier = carrier_dtype(name)
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(carrier.itemsize)
+    numpy_has_it = storage_dtype(name).name == name
+    whole = None if numpy_has_it else {1: torch.uint8, 2: torch.int16, 4: torch.int32}[carrier.itemsize]
     return _TorchTypes(name, carrier, whole)
 
 
@@ -131,4 +154,4 @@ def _inspect_jax(value: Any, jax: Any) -> NativeArray | Refused:
     types = _numpy_types(host.dtype)
     if types is None:
         return Refused(f"an array of dtype {host.dtype}", "use a dtype of fixed size")
-    return NativeArray("jax", types[0], host.view(types[1]), {}, in_place=False)
+    return NativeArray(types[0], host.view(types[1]), address_of(host), {}, in_place=False)

@@ -185,8 +185,8 @@ class Builder:
             return Late(lambda: make([settle(part) for part in parts]))
         return make(parts)
 
-    def leaves_out(self, node: Node, path: str, like: object, child: object) -> bool:  # noqa: ARG002  # a seam
-        """Whether an entry of the checkpoint is not taken over into the program's container."""
+    def leaves_out(self, node: Node, path: str, like: object) -> bool:  # noqa: ARG002  # a seam
+        """Whether an entry of the checkpoint that the program's container lacks is not taken over into it."""
         return False
 
     def keeps(self, like: object, path: str, taken: Container[object]) -> list[tuple[Any, Any]]:  # noqa: ARG002  # a seam
@@ -225,7 +225,7 @@ class Builder:
             if key in taken:
                 raise malformed(node, "every key once")
             taken.add(key)
-            if not self.leaves_out(item, place, like, child):
+            if child is not MISSING or not self.leaves_out(item, place, like):
                 keys.append(key)
                 parts.append(self.build(item, place, child, depth + 1))
         for key, kept in self.keeps(like, path, taken):
@@ -258,7 +258,7 @@ class Builder:
         parts: list[Any] = []
         for index, item in enumerate(nodes):
             place, child = join_index(path, index), known[index] if index < len(known) else MISSING
-            if not self.leaves_out(item, place, like, child):
+            if child is not MISSING or not self.leaves_out(item, place, like):
                 parts.append(self.build(item, place, child, depth + 1))
         parts.extend(kept for _, kept in self.keeps(like, path, range(len(nodes))))
         return parts

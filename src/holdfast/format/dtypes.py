@@ -119,6 +119,8 @@ def torch_dtype_name(dtype: object) -> str | None:
 
 def freeze_dtype(value: object) -> DtypeName:
     """The dtype as it came out of JSON, checked and made hashable; FormatError where it is none."""
+    if type(value) is str and value in _NAMED:
+        return value
     return _freeze(value, 0)
 
 

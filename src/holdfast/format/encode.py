@@ -14,8 +14,8 @@ import numpy as np
 
 from holdfast.core.errors import StateError, printable
 from holdfast.core.limits import MAX_DEPTH, MAX_TREE_NODES
-from holdfast.format.arrays import Leaf
-from holdfast.format.carriers import NativeArray, Refused, array_kind, inspect_array
+from holdfast.format.arrays import Leaf, address_of
+from holdfast.format.carriers import NativeArray, Refused, ToHost, array_kind, inspect_array
 from holdfast.format.foreign import encode_dtype, encode_scalar, torch_encoders
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import encode_generator, generator_kind
@@ -50,10 +50,14 @@ class Encoded(NamedTuple):
 
 
 def encode_state(
-    state: Mapping[str, object], *, random: Mapping[str, object] | None = None, allow_pickle: bool = False
+    state: Mapping[str, object],
+    *,
+    random: Mapping[str, object] | None = None,
+    allow_pickle: bool = False,
+    to_host: ToHost | None = None,
 ) -> Encoded:
     """The state as nodes and leaves; one StateError lists everything in it that cannot be represented."""
-    encoder = _Encoder(allow_pickle=allow_pickle)
+    encoder = _Encoder(allow_pickle=allow_pickle, to_host=to_host)
     try:
         tree = encoder.mapping("dict", dict(state), "", 0)
         random_node = None if random is None else encoder.mapping("dict", dict(random), RANDOM_ROOT, 0)
@@ -82,9 +86,10 @@ def loose_attributes(value: object, fields: Iterable[str]) -> list[str]:
 
 
 class _Encoder:
-    def __init__(self, *, allow_pickle: bool) -> None:
+    def __init__(self, *, allow_pickle: bool, to_host: ToHost | None) -> None:
         self.pickled: list[str] = []
         self._allow_pickle = allow_pickle
+        self._to_host = to_host
         self._leaves = LeafCollector()
         self._refused: list[str] = []
         self._refused_count = 0
@@ -349,12 +354,12 @@ class _Encoder:
         return self._raw({"kind": kind}, bytes(value), path)
 
     def _raw(self, node: dict[str, Any], data: bytes, path: str) -> Node:
-        array = NativeArray("array", "uint8", np.frombuffer(data, np.uint8), {}, in_place=False)
-        self._leaves.add(node, path, array)
+        carrier = np.frombuffer(data, np.uint8)
+        self._leaves.add(node, path, NativeArray("uint8", carrier, address_of(carrier), {}, in_place=False))
         return node
 
     def _array(self, value: Any, path: str, depth: int) -> Node:
-        kind = "array" if type(value) is np.ndarray else str(array_kind(value))
+        kind = str(array_kind(value))
         if kind == "array" and value.dtype.hasobject:
             return self._object_array(value, path, depth)
         jax = loaded("jax") if kind == "jax" else None
@@ -375,7 +380,7 @@ class _Encoder:
         key = (str(value.device), value.data_ptr(), value.dtype, value.shape, value.stride(), value.is_conj())
         found = self._device_copies.get(key)
         if found is None:
-            made = inspect_array(value, kind)
+            made = inspect_array(value, kind, self._to_host)
             if isinstance(made, Refused):
                 return made
             found = self._device_copies[key] = made

@@ -13,7 +13,10 @@ library's json, because `holdfast ls` reads a thousand of these and nothing else
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from blake3 import blake3
@@ -32,6 +35,8 @@ HEAD_CLOSE = b',\n"head_blake3":"'
 HEX_DIGITS = 64
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_DECODER = json.JSONDecoder()
+_JSON_SPACE = " \t\n\r"
 
 
 def digest_hex(data: bytes | bytearray | memoryview) -> str:
@@ -96,9 +101,7 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
             f"{where}: written in format {version}, this holdfast reads up to {FORMAT_VERSION}",
             hint="use a newer holdfast: pip install -U holdfast",
         )
-    for name, is_valid in _FIELDS.items():
-        if not is_valid(fields.get(name, _MISSING)):
-            raise FormatError(f"{where}: the head's field {name!r} is missing or not valid")
+    _check_fields(fields, where)
     found_id, found_run = fields["id"], fields["run"]
     if found_id != checkpoint_id:
         raise IntegrityError(f"{where}: the manifest belongs to checkpoint {found_id!r}, not to {checkpoint_id!r}")
@@ -119,11 +122,11 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
         size_bytes=fields["size_bytes"],
         leaves=fields["leaves"],
         world=fields["world"],
-        metrics={name: _decode_metric(value) for name, value in fields["metrics"].items()},
+        metrics={name: _NON_FINITE.get(value, value) for name, value in fields["metrics"].items()},
         note=fields["note"],
         tags=tuple(fields["tags"]),
         pickle=fields["pickle"],
-        forks=tuple(Fork(*fork) for fork in fields["forks"]),
+        forks=tuple([Fork(*fork) for fork in fields["forks"]]),
     )
     return checkpoint, found_run
 
@@ -132,10 +135,11 @@ def _parse(head: bytes, where: str) -> dict[str, Any]:
     if len(head) > MAX_HEAD_BYTES:
         raise FormatError(f"{where}: the head has {len(head)} bytes, the limit is {MAX_HEAD_BYTES}")
     try:
-        fields = json.loads(head.decode())  # UTF-8 only: json would guess at others
+        text = head.decode().strip(_JSON_SPACE)  # UTF-8 only: json would guess at others
+        fields, end = _DECODER.raw_decode(text)  # json.loads without what it does for other kinds of input
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: the head is not JSON ({type(error).__name__})") from error
-    if not isinstance(fields, dict):
+    if end != len(text) or not isinstance(fields, dict):
         raise FormatError(f"{where}: the head is not a JSON object")
     return fields
 
@@ -144,68 +148,93 @@ def _encode_metric(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _decode_metric(value: float | str) -> float:
-    return _NON_FINITE[value] if isinstance(value, str) else value
+def _check_fields(fields: dict[str, Any], where: str) -> None:
+    """FormatError where a field is missing or not valid. All types at once: a listing checks a thousand heads."""
+    try:
+        are_typed = tuple(map(type, _in_order(fields))) in _SIGNATURES
+    except KeyError:
+        are_typed = False
+    if not are_typed:
+        raise _invalid(where, next(name for name, types in _TYPES.items() if type(fields.get(name, ...)) not in types))
+    if fields["format"] < 1:
+        raise _invalid(where, "format")
+    for name in _COUNTS:
+        if not 0 <= (fields[name] or 0) < _COUNT_END:
+            raise _invalid(where, name)
+    for name in _IDS:
+        if fields[name] is not None and parse_checkpoint_id(fields[name]) is None:
+            raise _invalid(where, name)
+    for name, is_valid in _RULES:
+        if fields[name] and not is_valid(fields[name]):
+            raise _invalid(where, name)
 
 
-class _Missing:
-    """Stands for a field that is not there; no predicate accepts it."""
+def _invalid(where: str, name: str) -> FormatError:
+    return FormatError(f"{where}: the head's field {name!r} is missing or not valid")
 
 
-_MISSING = _Missing()
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
-
-
-def _is_text(value: object) -> bool:
-    return type(value) is str
-
-
-def _is_id(value: object) -> bool:
-    return type(value) is str and parse_checkpoint_id(value) is not None
+def _are_metrics(values: dict[str, object]) -> bool:
+    return len(values) <= MAX_METRICS and all(map(_is_metric, values.values()))
 
 
 def _is_metric(value: object) -> bool:
-    return type(value) in (int, float) or (type(value) is str and value in _NON_FINITE)
+    if type(value) is int:
+        return abs(value) <= _LARGEST_FLOAT  # what no float can hold could be neither compared nor shown
+    return type(value) is float or (type(value) is str and value in _NON_FINITE)
 
 
-def _is_metrics(value: object) -> bool:
-    return isinstance(value, Mapping) and len(value) <= MAX_METRICS and all(map(_is_metric, value.values()))
+def _are_tags(values: list[object]) -> bool:
+    return len(values) <= MAX_TAGS and all(type(value) is str for value in values)
 
 
-def _is_tags(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= MAX_TAGS and all(map(_is_text, value))
-
-
-def _is_forks(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= MAX_FORKS and all(map(_is_fork, value))
+def _are_forks(values: list[object]) -> bool:
+    return len(values) <= MAX_FORKS and all(map(_is_fork, values))
 
 
 def _is_fork(value: object) -> bool:
     return (
-        isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and (value[1] is None or _is_id(value[1]))
+        isinstance(value, list)
+        and [type(part) for part in value] in ([int, str], [int, _Null])
+        and 0 <= value[0] < _COUNT_END
+        and (value[1] is None or parse_checkpoint_id(value[1]) is not None)
     )
 
 
-_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "format": lambda value: type(value) is int and value >= 1,
-    "run": _is_text,
-    "id": _is_id,
-    "step": _is_count,
-    "epoch": lambda value: value is None or _is_count(value),
-    "attempt": _is_count,
-    "seq": _is_count,
-    "parent": lambda value: value is None or _is_id(value),
-    "origin": lambda value: value is None or _is_id(value),
-    "utc_s": lambda value: type(value) in (int, float) and math.isfinite(value),
-    "size_bytes": _is_count,
-    "leaves": _is_count,
-    "world": _is_count,
-    "metrics": _is_metrics,
-    "note": lambda value: type(value) is str and len(value) <= MAX_NOTE_CHARS,
-    "tags": _is_tags,
-    "pickle": lambda value: type(value) is bool,
-    "forks": _is_forks,
+_Null = type(None)
+_COUNT_END = 1 << 63
+_LARGEST_FLOAT = sys.float_info.max
+
+# Every field, and what JSON may make of it.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "format": (int,),
+    "run": (str,),
+    "id": (str,),
+    "step": (int,),
+    "epoch": (int, _Null),
+    "attempt": (int,),
+    "seq": (int,),
+    "parent": (str, _Null),
+    "origin": (str, _Null),
+    "utc_s": (int, float),
+    "size_bytes": (int,),
+    "leaves": (int,),
+    "world": (int,),
+    "metrics": (dict,),
+    "note": (str,),
+    "tags": (list,),
+    "pickle": (bool,),
+    "forks": (list,),
 }
+_in_order = itemgetter(*_TYPES)
+_SIGNATURES = frozenset(product(*_TYPES.values()))
+
+_COUNTS = ("step", "epoch", "attempt", "seq", "size_bytes", "leaves", "world")
+_IDS = ("id", "parent", "origin")
+# What is more than a type, a count or an id. None of them has anything against an empty value, or a zero.
+_RULES: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+    ("utc_s", lambda value: abs(value) <= _LARGEST_FLOAT),
+    ("metrics", _are_metrics),
+    ("note", lambda value: len(value) <= MAX_NOTE_CHARS),
+    ("tags", _are_tags),
+    ("forks", _are_forks),
+)

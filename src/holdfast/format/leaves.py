@@ -1,7 +1,9 @@
 """Collecting the arrays of a state: which leaf each node refers to, and what the leaves are called."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from holdfast.core.errors import StateError
 from holdfast.core.limits import MAX_LEAVES
@@ -13,7 +15,7 @@ from holdfast.format.nodes import Node
 __all__ = ["LeafCollector"]
 
 
-class _Pending(NamedTuple):
+class _Pending(msgspec.Struct, frozen=True):
     """An array whose node still lacks its leaf."""
 
     node: dict[str, Any]
@@ -37,7 +39,8 @@ class LeafCollector:
         """The leaves, in the order of the tree. The trees are for naming places in an error."""
         shared = share([pending.array for pending in self._pending])
         placed: dict[int, int] = {}
-        for index, (node, path, array) in enumerate(self._pending):
+        for index, pending in enumerate(self._pending):
+            node, path, array = pending.node, pending.path, pending.array
             if index not in shared:
                 self._take(path, node, Leaf(path, array.dtype, array.carrier.shape, array.carrier), trees)
                 node["leaf"] = len(self._leaves) - 1

@@ -11,7 +11,7 @@ from holdfast.core.values import Checkpoint
 from holdfast.format.checksum import CHECKSUM_DIGITS
 from holdfast.format.head import HEX_DIGITS, decode_head, digest_hex, encode_head, head_lines, split_head
 
-__all__ = ["Body", "LeafRecord", "Manifest", "ShardRecord", "decode_manifest", "encode_manifest"]
+__all__ = ["Body", "LeafRecord", "Manifest", "ShardRecord", "decode_manifest", "decode_staged", "encode_manifest"]
 
 _BODY_OPEN = b'"body":'
 _DIGEST_OPEN = b'"blake3":"'
@@ -54,6 +54,10 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hyperparameters: Any
     provenance: dict[str, Any]
 
+    def with_shards(self, shards: list[ShardRecord]) -> "Body":
+        """The same state, with these files."""
+        return msgspec.structs.replace(self, shards=shards)
+
 
 class Manifest(NamedTuple):
     """A decoded, digest-checked and validated manifest."""
@@ -75,8 +79,13 @@ def encode_manifest(checkpoint: Checkpoint, run_id: str, body: Body) -> bytes:
     return data
 
 
-def decode_manifest(data: bytes, *, where: str, checkpoint_id: str, run_id: str | None) -> Manifest:
-    """The manifest; IntegrityError where a byte differs from what was written, FormatError where it makes no sense."""
+def decode_manifest(
+    data: bytes, *, where: str, checkpoint_id: str, run_id: str | None, staged: bool = False
+) -> Manifest:
+    """The manifest; IntegrityError where a byte differs from what was written, FormatError where it makes no sense.
+
+    `staged`: of a snapshot in memory, whose chunks have checksums, and no digests yet.
+    """
     if len(data) > MAX_MANIFEST_BYTES:
         raise FormatError(f"{where}: {len(data)} bytes, the limit is {MAX_MANIFEST_BYTES}")
     head, body_text = _split(data, where)
@@ -85,9 +94,22 @@ def decode_manifest(data: bytes, *, where: str, checkpoint_id: str, run_id: str 
         body = msgspec.json.decode(body_text, type=Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{where}: the body is not valid: {error}") from error
-    _check_shards(body, where)
+    _check_shards(body, where, staged=staged)
     _check_leaves(body, where)
     return Manifest(checkpoint, found_run, body)
+
+
+def decode_staged(data: bytes, *, where: str, run_id: str | None) -> Manifest:
+    """The manifest of a snapshot in memory, which lies under no name: the id is the one it says itself."""
+    head, _ = _split(data, where)
+    try:
+        checkpoint_id = msgspec.json.decode(head)["id"]
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise FormatError(f"{where}: the head has no id: {error}") from error
+    manifest = decode_manifest(data, where=where, checkpoint_id=str(checkpoint_id), run_id=run_id, staged=True)
+    if len(manifest.body.shards) != 1:
+        raise FormatError(f"{where}: {len(manifest.body.shards)} shards, a snapshot has one")
+    return manifest
 
 
 def _split(data: bytes, where: str) -> tuple[bytes, memoryview]:
@@ -102,7 +124,7 @@ def _split(data: bytes, where: str) -> tuple[bytes, memoryview]:
     return head, covered[body_start + len(_BODY_OPEN) : -2]
 
 
-def _check_shards(body: Body, where: str) -> None:
+def _check_shards(body: Body, where: str, *, staged: bool) -> None:
     names = [shard.name for shard in body.shards]
     if len(set(names)) != len(names) or not all(map(is_valid_name, names)):
         raise FormatError(f"{where}: the shards' names are not valid or not unique: {names[:5]!r}")
@@ -110,7 +132,8 @@ def _check_shards(body: Body, where: str) -> None:
         chunk_ok = PAGE_BYTES <= shard.chunk_bytes <= MAX_CHUNK_BYTES and shard.chunk_bytes % PAGE_BYTES == 0
         if not chunk_ok or not 0 <= shard.size_bytes < 1 << 60:
             raise FormatError(f"{where}: shard {shard.name}: size {shard.size_bytes} or chunk {shard.chunk_bytes}")
-        _check_sums(shard, "digest", shard.blake3, HEX_DIGITS, where)
+        if not staged or shard.blake3:
+            _check_sums(shard, "digest", shard.blake3, HEX_DIGITS, where)
         _check_sums(shard, "checksum", shard.xxh3, CHECKSUM_DIGITS, where)
 
 

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from holdfast.core.errors import FormatError, UnsupportedError
 from holdfast.core.limits import MAX_LEAVES, MAX_NDIM
 from holdfast.format.aliases import View
-from holdfast.format.arrays import Carrier, Destination, LeafInfo
+from holdfast.format.arrays import MAX_LEAF_BYTES, Carrier, Destination, LeafInfo
 from holdfast.format.dtypes import (
     DtypeName,
     carrier_dtype,
@@ -22,12 +23,10 @@ from holdfast.format.dtypes import (
 from holdfast.format.frameworks import Frameworks
 from holdfast.format.nodes import Node, field, flag, int_list, malformed
 
-__all__ = ["ArraySpec", "LeafMemory", "leaf_nbytes", "view_carrier"]
-
-_MAX_BYTES = 1 << 60
+__all__ = ["ArraySpec", "LeafMemory", "view_carrier"]
 
 
-class ArraySpec(NamedTuple):
+class ArraySpec(msgspec.Struct, frozen=True):
     """What a node says of an array: which leaf, and what it looks like."""
 
     leaf: int
@@ -35,17 +34,6 @@ class ArraySpec(NamedTuple):
     shape: tuple[int, ...]
     view: View | None
     order: tuple[int, ...] | None
-
-
-def leaf_nbytes(info: LeafInfo) -> int:
-    """How many bytes a leaf must have; FormatError where its dtype or shape makes no sense."""
-    shape = info.shape
-    if len(shape) > MAX_NDIM or not all(type(length) is int and length >= 0 for length in shape):
-        raise FormatError(f"leaf {info.name!r}: {shape[:8]!r} is not a shape")
-    size_bytes = math.prod(shape) * itemsize(freeze_dtype(info.dtype))
-    if size_bytes > _MAX_BYTES:
-        raise FormatError(f"leaf {info.name!r}: {size_bytes} bytes are more than any machine has")
-    return size_bytes
 
 
 def view_carrier(base: Carrier, spec: ArraySpec, dtype: "np.dtype[Any]") -> Carrier:
@@ -67,7 +55,6 @@ class LeafMemory:
         self._leaves = leaves
         self._frameworks = frameworks
         self._storage: dict[int, Carrier] = {}
-        self._checked: dict[int, ArraySpec] = {}
 
     def spec(self, node: Node) -> ArraySpec:
         """What the node describes, checked."""
@@ -82,7 +69,7 @@ class LeafMemory:
         order = int_list(node, "order", MAX_NDIM)
         if sorted(order) != list(range(len(whole.shape))):
             raise malformed(node, f"order to be a permutation of {len(whole.shape)} axes")
-        return whole._replace(order=tuple(order))
+        return msgspec.structs.replace(whole, order=tuple(order))
 
     def has(self, leaf: int) -> bool:
         """Whether memory was allocated for the leaf."""
@@ -141,23 +128,23 @@ class LeafMemory:
             dense: Carrier = np.empty(shape, storage_dtype(whole.dtype))
         except (MemoryError, ValueError) as error:
             info = self._leaves[spec.leaf]
-            raise UnsupportedError(f"no memory for leaf {info.name!r} ({leaf_nbytes(info)} bytes)") from error
+            raise UnsupportedError(f"no memory for leaf {info.name!r} ({info.nbytes} bytes)") from error
         return dense if spec.order is None else dense.transpose(np.argsort(spec.order))
 
     def _whole(self, leaf: int) -> ArraySpec:
-        found = self._checked.get(leaf)
-        if found is None:
-            info = self._leaves[leaf]
-            leaf_nbytes(info)
-            found = self._checked[leaf] = ArraySpec(leaf, freeze_dtype(info.dtype), tuple(info.shape), None, None)
-        return found
+        info = self._leaves[leaf]
+        return ArraySpec(leaf, freeze_dtype(info.dtype), info.shape, view=None, order=None)
 
 
 def _view_spec(leaf: int, view: Node) -> ArraySpec:
-    shape = int_list(view, "shape", MAX_NDIM, lambda length: 0 <= length < _MAX_BYTES)
-    strides = int_list(view, "strides", MAX_NDIM, lambda stride: abs(stride) < _MAX_BYTES)
+    shape = int_list(view, "shape", MAX_NDIM, lambda length: 0 <= length < MAX_LEAF_BYTES)
+    strides = int_list(view, "strides", MAX_NDIM, lambda stride: abs(stride) < MAX_LEAF_BYTES)
     offset = field(view, "offset", int)
     dtype = freeze_dtype(view.get("dtype"))
-    if len(shape) != len(strides) or not 0 <= offset < _MAX_BYTES or math.prod(shape) * itemsize(dtype) > _MAX_BYTES:
+    if (
+        len(shape) != len(strides)
+        or not 0 <= offset < MAX_LEAF_BYTES
+        or math.prod(shape) * itemsize(dtype) > MAX_LEAF_BYTES
+    ):
         raise malformed(view, "a view with a stride per axis and an offset in the leaf")
     return ArraySpec(leaf, dtype, tuple(shape), View(offset, tuple(strides)), None)

@@ -13,13 +13,14 @@ RANDOM_ROOT = "<random>"
 """Where the random state's paths begin; a state's own name could only be the same on purpose, and is then refused."""
 
 # Brackets and quotes would look like another step of the path, control characters would spoil a terminal.
-_ODD = re.compile(r"[\[\]\"'\x00-\x1f\x7f-\x9f\ud800-\udfff]|\A\Z|\A\.|\.\Z|\.\.|\A__metadata__\Z")
+_STEP = r"[^.\[\]\"'\x00-\x1f\x7f-\x9f\ud800-\udfff]+"
+_PLAIN = re.compile(rf"(?!__metadata__\Z){_STEP}(?:\.{_STEP})*")
 
 
 def join(path: str, key: object) -> str:
     """The path of the entry with that key."""
     if type(key) is str:
-        if _ODD.search(key):
+        if not _PLAIN.fullmatch(key):
             return f"{path}[{json.dumps(key)}]"
         return f"{path}.{key}" if path else key
     if type(key) is int:

@@ -14,7 +14,7 @@ __all__ = ["Layout", "Place", "TensorEntry", "lay_out", "parse_header", "read_he
 _PREFIX_BYTES = 8
 
 
-class TensorEntry(NamedTuple):
+class TensorEntry(msgspec.Struct, frozen=True):
     """One tensor as safetensors describes it."""
 
     name: str
@@ -24,7 +24,7 @@ class TensorEntry(NamedTuple):
     alignment: int
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """Where a leaf's bytes are, counted from the start of the file."""
 
     begin: int

@@ -2,9 +2,9 @@
 
 import math
 import operator
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint, CheckpointName
@@ -43,6 +43,17 @@ class Keep:
             return NotImplemented
         limits = [limit for limit in (self.max_bytes, other.max_bytes) if limit is not None]
         return Keep(self.rules + other.rules, min(limits, default=None))
+
+    def to_plain(self) -> dict[str, object]:
+        """As plain values, for another process."""
+        named = {kind: name for name, kind in _RULES.items()}
+        rules = [[named[type(rule)], *vars(rule).values()] for rule in self.rules]
+        return {"rules": rules, "max_bytes": self.max_bytes}
+
+    @staticmethod
+    def from_plain(plain: Mapping[str, Any]) -> "Keep":
+        """What `to_plain` was given."""
+        return Keep(tuple(_RULES[name](*fields) for name, *fields in plain["rules"]), plain["max_bytes"])
 
 
 class Verdict(NamedTuple):
@@ -259,6 +270,15 @@ class _ForDays:
     def missed(self) -> str:
         return f"older than {self.days:g} days"
 
+
+_RULES: dict[str, Callable[..., Rule]] = {
+    "all": _All,
+    "last": _Last,
+    "best": _Best,
+    "every_steps": _EverySteps,
+    "every_epochs": _EveryEpochs,
+    "for_days": _ForDays,
+}
 
 KEEP_ALL = Keep((_All(),))
 """Nothing is ever removed."""

@@ -10,7 +10,7 @@ from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.names import parse_checkpoint_id
 from holdfast.core.values import Checkpoint, CheckpointName, Fork
 
-__all__ = ["ABANDONED", "LIVE", "abandoned_tips", "branches", "choose", "in_order", "live_line"]
+__all__ = ["ABANDONED", "LIVE", "abandoned_tips", "branches", "choose", "in_order", "latest", "live_line"]
 
 LIVE = "live"
 ABANDONED = "abandoned"
@@ -41,7 +41,7 @@ def live_line(
     A running attempt that may not have saved yet is given by its number, the checkpoint it was restored from, and the
     forks of its line.
     """
-    by_attempt = _by_attempt(checkpoints)
+    by_attempt = _by_attempt(in_order(checkpoints))
     if attempt is None:
         if not by_attempt:
             return set()
@@ -70,6 +70,14 @@ def abandoned_tips(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName])
     return {c.id for c in newest.values() if continued.get(c.attempt, -1) < c.step}
 
 
+def latest(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
+    """What `choose` takes first for "latest"; NoCheckpointError where there is none."""
+    ordered = in_order(checkpoints)
+    if not ordered:
+        raise _none_yet("latest")
+    return _latest(ordered)
+
+
 def choose(
     checkpoints: Iterable[Checkpoint], which: str | int, *, by: str | None = None, mode: str = "min"
 ) -> list[Checkpoint]:
@@ -81,7 +89,7 @@ def choose(
     """
     ordered = in_order(checkpoints)
     if not ordered:
-        raise NoCheckpointError(f"{_asked(which)}: the run has no checkpoints yet", hint="save one first")
+        raise _none_yet(which)
     chosen = _chosen(ordered, which, by=by, mode=mode)
     older = [c for c in ordered if _place(c) < _place(chosen) and c.step <= chosen.step and not c.quarantined]
     line = _line_to(ordered, chosen)
@@ -97,9 +105,9 @@ def _place(checkpoint: Checkpoint) -> tuple[int, int, int, str]:
     return checkpoint.attempt, checkpoint.step, checkpoint.seq, checkpoint.id
 
 
-def _by_attempt(checkpoints: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]]:
+def _by_attempt(ordered: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]]:
     groups: dict[int, list[Checkpoint]] = {}
-    for checkpoint in in_order(checkpoints):
+    for checkpoint in ordered:
         groups.setdefault(checkpoint.attempt, []).append(checkpoint)
     return groups
 
@@ -247,6 +255,10 @@ def _by_id(ordered: list[Checkpoint], text: str) -> Checkpoint:
         f"no checkpoint is called {text!r}; the newest of {len(ordered)} is {newest.id}",
         hint=f'give "latest", "best", a step such as {newest.step}, or an id; {_HOW_TO_LIST}',
     )
+
+
+def _none_yet(which: str | int) -> NoCheckpointError:
+    return NoCheckpointError(f"{_asked(which)}: the run has no checkpoints yet", hint="save one first")
 
 
 def _asked(which: str | int) -> str:

@@ -20,6 +20,7 @@ from holdfast.storage.posix_locks import (
     put_back,
 )
 from holdfast.storage.posix_reader import PosixReader, read_some
+from holdfast.storage.retry import retried
 from holdfast.storage.run_directory import open_run_directory
 from holdfast.storage.run_lock import RunLock
 from holdfast.storage.store import BlobInfo, Reader, Writer, split_key
@@ -260,22 +261,27 @@ class PosixStore:
         return self._groups.read_in(group, opened)
 
     def _head(self, group: str, name: str, size_bytes: int) -> bytes | None:
-        def read_start(parent: int) -> bytes:
-            descriptor, info = open_blob(self._files, parent, name, name)
+        # A listing asks for a thousand: what `read_in` and a boundary would add is paid only where something fails.
+        def read_start() -> bytes:
+            parent = self._files.open_dir(self._groups.root, group)
             try:
-                return read_some(self._files, descriptor, min(size_bytes, info.size_bytes))
+                descriptor, info = open_blob(self._files, parent, name, name)
+                try:
+                    return read_some(self._files, descriptor, min(size_bytes, info.size_bytes))
+                finally:
+                    put_back(self._files, descriptor, info)
             finally:
-                put_back(self._files, descriptor, info)
+                close_quietly(self._files, parent)
 
-        with self._boundary("reading", f"{group}/{name}"):
-            try:
-                return self._groups.read_in(group, read_start)
-            except OSError as error:
-                if error.errno in _NOT_THERE:
-                    return None
+        try:
+            return retried(read_start, self._clock)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return None
+            with self._boundary("reading", f"{group}/{name}"):
                 raise
-            except IntegrityError:
-                return None  # not a file
+        except IntegrityError:
+            return None  # not a file
 
     def _append(self, parent: int, name: str, line: bytes, *, durable: bool, where: str) -> None:
         from holdfast.storage.posix_writer import append_all

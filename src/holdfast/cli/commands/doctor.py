@@ -16,13 +16,15 @@ from holdfast.core.names import MARKER_NAME
 from holdfast.engine import doctor
 from holdfast.engine.checkup import examine_run
 from holdfast.engine.doctor import Finding, examine_directory
+from holdfast.engine.memory_checkup import examine_memory
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = """\
 Test what the storage under a run, or under a directory that is to hold runs, can do: direct I/O, fsync, rename, locks
-between processes, space, speed. Of a run, also look for what crashes left behind. The tests write into a directory of
-their own and remove it. Exit status 1 where something fails; warnings do not count, unless --strict."""
+between processes, space, speed. Of a run, also look for what crashes left behind. Then say what your trainings have in
+the memory of this machine. The tests write into a directory of their own and remove it. Exit status 1 where something
+fails; warnings do not count, unless --strict."""
 EXAMPLES = (
     "holdfast doctor runs/mnist",
     "holdfast doctor /scratch --speed 1G            # before the first run",
@@ -65,6 +67,9 @@ def _examine_run(path: str) -> Iterator[Finding]:
     if os.path.lexists(os.path.join(path, MARKER_NAME)):
         with Run(path) as opened:
             yield from examine_run(opened.store, opened.run_id)
+            yield from examine_memory(opened.run_id)
+    else:
+        yield from examine_memory(None)
 
 
 def _report(finding: Finding, out: Output) -> None:

@@ -1,25 +1,29 @@
 """`holdfast ls`: the checkpoints of a run, or the runs in a directory."""
 
-import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from holdfast.cli.exit_codes import OK
+from holdfast.cli.memory import with_memory
 from holdfast.cli.output import Output
-from holdfast.cli.parser import whole
 from holdfast.cli.runs import Run, find_runs, parse_place
-from holdfast.cli.states import STATE_STYLES, describe, states_of
+from holdfast.cli.states import STATE_STYLES, States, describe, states_of
 from holdfast.cli.table import Cell, Column, Style
 from holdfast.cli.words import age, count, metric, size
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MARKER_NAME
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.attempts import Holder, latest_holder
 from holdfast.engine.catalog import Catalog
 from holdfast.policy.lineage import in_order
 
-__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "parse_plain", "run"]
 
 SUMMARY = "List the checkpoints of a run, newest last, or the runs in a directory."
 EXAMPLES = (
@@ -30,33 +34,43 @@ EXAMPLES = (
 )
 
 # Columns give way where a terminal is narrow: first the metrics that few checkpoints have, then these.
-_DROP_EPOCH, _DROP_ATTEMPT, _DROP_NOTE = 3, 2, 1
+_DROP_WHERE, _DROP_EPOCH, _DROP_ATTEMPT, _DROP_NOTE = 4, 3, 2, 1
 _DROP_METRICS = 10
 
-_Field = tuple[Column, Callable[[Checkpoint], Cell]]
+_Filled = tuple[Column, Sequence[Cell | str]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: "argparse.ArgumentParser") -> None:
     """The command's own options."""
+    from holdfast.cli.parser import whole
+
     parser.add_argument("run", metavar="RUN", nargs="?", default=".", help="a run, or a directory of runs (default: .)")
     parser.add_argument("-n", "--newest", metavar="N", type=whole(1), help="only the newest N")
     parser.add_argument("--ids", action="store_true", help="show the id of each checkpoint")
     parser.add_argument("--live", action="store_true", help="leave abandoned and quarantined ones out")
 
 
-def run(arguments: argparse.Namespace, out: Output) -> int:
+def parse_plain(arguments: Sequence[str]) -> SimpleNamespace | None:
+    """What a parser would make of `holdfast ls RUN`, without the time to load one; None where there are options."""
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        return None
+    return SimpleNamespace(run=next(iter(arguments), "."), newest=None, ids=False, live=False, json=False)
+
+
+def run(arguments: "argparse.Namespace | SimpleNamespace", out: Output) -> int:
     """Print the listing."""
     path = parse_place(arguments.run).run
     if os.path.isdir(path) and not os.path.lexists(os.path.join(path, MARKER_NAME)):
         runs = find_runs(path)
         if runs or not os.listdir(path):
             return _list_runs(path, runs, out)
-    with Run(path) as opened:
-        return _list_checkpoints(opened, arguments, out)
+    with Run(path) as opened, with_memory(opened, opened.catalog()) as (catalog, _):
+        return _list_checkpoints(opened, catalog, arguments, out)
 
 
-def _list_checkpoints(opened: Run, arguments: argparse.Namespace, out: Output) -> int:
-    catalog = opened.catalog()
+def _list_checkpoints(
+    opened: Run, catalog: Catalog, arguments: "argparse.Namespace | SimpleNamespace", out: Output
+) -> int:
     holder = latest_holder(opened.store)
     states = states_of(catalog.checkpoints)
     shown = in_order(catalog.checkpoints)
@@ -68,8 +82,11 @@ def _list_checkpoints(opened: Run, arguments: argparse.Namespace, out: Output) -
         out.document(_document(opened, catalog, [describe(c, states[c.id]) for c in shown], holder))
         return OK
     if shown:
-        fields = _fields(shown, states, with_ids=arguments.ids)
-        left_out = out.table([column for column, _ in fields], [[cell_of(c) for _, cell_of in fields] for c in shown])
+        columns, cells = zip(*_columns(shown, states, with_ids=arguments.ids), strict=True)
+        rows = zip(*cells, strict=True)
+        left_out = out.table(
+            columns, [_dimmed(row) if "abandoned" in states[c.id] else row for c, row in zip(shown, rows, strict=True)]
+        )
         if left_out:
             out.line(f"no room for {', '.join(left_out)}", Style.DIM)
         out.line()
@@ -78,37 +95,32 @@ def _list_checkpoints(opened: Run, arguments: argparse.Namespace, out: Output) -
     return OK
 
 
-def _fields(shown: Sequence[Checkpoint], states: dict[str, tuple[str, ...]], *, with_ids: bool) -> list[_Field]:
+def _columns(shown: Sequence[Checkpoint], states: dict[str, States], *, with_ids: bool) -> list[_Filled]:
+    """The columns, each with its cells. Whole columns at a time: a listing has thousands of cells."""
     now_s = time.time()
-
-    def cell(text: str, c: Checkpoint, style: str = Style.PLAIN) -> Cell:
-        return Cell(text, Style.DIM if "abandoned" in states[c.id] else style)
-
-    def metric_field(place: int, name: str) -> _Field:
-        column = Column(name, right=True, drop=_DROP_METRICS + place)
-        return column, lambda c: cell(metric(c.metrics[name]) if name in c.metrics else "", c)
-
-    def chosen(*fields: _Field, when: object) -> Sequence[_Field]:
-        return fields if when else ()
-
     several = len({c.attempt for c in shown}) > 1
-    epochs = any(c.epoch is not None for c in shown)
-    remarks = any(map(_remark, shown))
+    state_cells = {words: Cell(", ".join(words), STATE_STYLES[words[0]]) for words in set(states.values())}
     return [
-        (Column("step", right=True), lambda c: cell(str(c.step), c, Style.BOLD)),
-        *chosen((Column("epoch", right=True, drop=_DROP_EPOCH), lambda c: cell(_text(c.epoch), c)), when=epochs),
-        *chosen((Column("attempt", right=True, drop=_DROP_ATTEMPT), lambda c: cell(str(c.attempt), c)), when=several),
-        (Column("age", right=True), lambda c: cell(age(now_s - c.utc_s) if _is_readable(c) else "?", c)),
-        (Column("size", right=True), lambda c: cell(size(c.size_bytes) if _is_readable(c) else "?", c)),
-        *(metric_field(place, name) for place, name in enumerate(_metric_names(shown))),
-        (Column("state"), lambda c: Cell(", ".join(states[c.id]), STATE_STYLES[states[c.id][0]])),
-        *chosen((Column("id"), lambda c: Cell(c.id, Style.DIM)), when=with_ids),
-        *chosen((Column("note", shrink=True, drop=_DROP_NOTE), lambda c: cell(_remark(c), c)), when=remarks),
+        (Column("step", right=True, style=Style.BOLD), [str(c.step) for c in shown]),
+        (Column("epoch", right=True, drop=_DROP_EPOCH), ["" if c.epoch is None else str(c.epoch) for c in shown]),
+        (Column("attempt", right=True, drop=_DROP_ATTEMPT), [str(c.attempt) if several else "" for c in shown]),
+        (Column("age", right=True), [age(now_s - c.utc_s) if _is_readable(c) else "?" for c in shown]),
+        (Column("size", right=True), [size(c.size_bytes) if _is_readable(c) else "?" for c in shown]),
+        *(_metric_column(shown, place, name) for place, name in enumerate(_metric_names(shown))),
+        (Column("where", drop=_DROP_WHERE), [", ".join(c.where) for c in shown]),
+        (Column("state"), [state_cells[states[c.id]] for c in shown]),
+        (Column("id", style=Style.DIM), [c.id if with_ids else "" for c in shown]),
+        (Column("note", shrink=True, drop=_DROP_NOTE), [_remark(c) for c in shown]),
     ]
 
 
-def _text(number: int | None) -> str:
-    return "" if number is None else str(number)
+def _metric_column(shown: Sequence[Checkpoint], place: int, name: str) -> _Filled:
+    texts = [metric(c.metrics[name]) if name in c.metrics else "" for c in shown]
+    return Column(name, right=True, drop=_DROP_METRICS + place), texts
+
+
+def _dimmed(row: Sequence[Cell | str]) -> Sequence[Cell | str]:
+    return [cell if isinstance(cell, Cell) else Cell(cell, Style.DIM) for cell in row]
 
 
 def _is_readable(checkpoint: Checkpoint) -> bool:
@@ -131,9 +143,12 @@ def _metric_names(shown: Sequence[Checkpoint]) -> list[str]:
 def _summary(opened: Run, catalog: Catalog, shown: int, holder: Holder | None) -> list[tuple[str, str]]:
     checkpoints = catalog.checkpoints
     some = f"{shown} of " if shown != len(checkpoints) else ""
-    total = size(sum(c.size_bytes for c in checkpoints))
+    total = size(_disk_bytes(catalog))
     free = size(opened.store.space().free_bytes)
     lines = [(f"{some}{count(len(checkpoints), 'checkpoint')}, {total}; {free} free", Style.PLAIN)]
+    unsafe = sum(DISK not in c.where for c in checkpoints)
+    if unsafe:
+        lines.append((f"{unsafe} in the memory of this machine only", Style.YELLOW))
     if holder is not None:
         written = f"being written by {holder}" if holder.alive else f"last written by {holder}, which has ended"
         lines.append((written, Style.PLAIN))
@@ -142,6 +157,10 @@ def _summary(opened: Run, catalog: Catalog, shown: int, holder: Holder | None) -
         remedy = f"the next save or `holdfast prune {opened.path} --garbage` cleans up"
         lines.append((f"{left}; {remedy}", Style.YELLOW))
     return lines
+
+
+def _disk_bytes(catalog: Catalog) -> int:
+    return sum(c.size_bytes for c in catalog.checkpoints if DISK in c.where)
 
 
 def _document(
@@ -153,7 +172,7 @@ def _document(
         "run_id": opened.run_id,
         "checkpoints": shown,
         "garbage": catalog.garbage,
-        "total_bytes": sum(c.size_bytes for c in catalog.checkpoints),
+        "total_bytes": _disk_bytes(catalog),
         "free_bytes": space.free_bytes,
         "writer": None if holder is None else holder._asdict(),
     }

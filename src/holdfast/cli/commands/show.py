@@ -5,9 +5,11 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from typing import cast
 
 from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import OK
+from holdfast.cli.memory import with_memory
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, whole
 from holdfast.cli.reading import source_of
@@ -18,7 +20,7 @@ from holdfast.cli.tree import Item, Steps, grow, tree_lines
 from holdfast.cli.words import age, amount, count, metric, size
 from holdfast.core.clock import utc_text
 from holdfast.core.errors import UsageError
-from holdfast.core.values import Checkpoint
+from holdfast.core.values import DISK, MEMORY, Checkpoint
 from holdfast.engine.leafwise import leaf_bytes
 from holdfast.engine.loading import read_manifest
 from holdfast.engine.marks import PINNED, read_reason
@@ -27,6 +29,7 @@ from holdfast.engine.provenance import Drift, collect_provenance, compare_proven
 from holdfast.format.manifest import Body, LeafRecord
 from holdfast.format.nodes import Node
 from holdfast.format.select import entries
+from holdfast.storage.store import Store
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
@@ -60,11 +63,13 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         raise UsageError(f"{arguments.run} is one checkpoint, and {arguments.which} another", hint="name one of them")
     which = place.which or arguments.which or LATEST
     best = best_of(arguments, which)
-    with Run(place.run) as opened:
-        checkpoints = opened.catalog().checkpoints
-        checkpoint = pick(checkpoints, which, best=best, where=place.run)
-        states = states_of(checkpoints)[checkpoint.id]
-        body = read_manifest(source_of(opened), checkpoint.id).body
+    with Run(place.run) as opened, with_memory(opened, opened.catalog()) as (catalog, snapshots):
+        checkpoint = pick(catalog.checkpoints, which, best=best, where=place.run)
+        states = states_of(catalog.checkpoints)[checkpoint.id]
+        source, in_memory = source_of(opened), DISK not in checkpoint.where
+        if in_memory:
+            source = source._replace(store=cast("Store", snapshots[checkpoint.id].store))
+        body = read_manifest(source, checkpoint.id, staged=in_memory).body
         pin_note = read_reason(opened.store, checkpoint.id, PINNED) if checkpoint.pinned else ""
     drift = _drift(body.provenance) if arguments.drift else None
     if out.json:
@@ -89,6 +94,7 @@ def _facts(checkpoint: Checkpoint, body: Body, pin_note: str) -> Iterator[tuple[
     yield "saved", f"{utc_text(checkpoint.utc_s)} ({age(time.time() - checkpoint.utc_s)})"
     elements = sum(math.prod(leaf.shape) for leaf in body.leaves)
     yield "size", f"{size(checkpoint.size_bytes)}: {count(checkpoint.leaves, 'array')}, {amount(elements)} elements"
+    yield "where", _where(checkpoint)
     yield "epoch", "" if checkpoint.epoch is None else str(checkpoint.epoch)
     yield "metrics", ", ".join(f"{name} {metric(value)}" for name, value in checkpoint.metrics.items())
     yield "note", checkpoint.note
@@ -101,6 +107,12 @@ def _facts(checkpoint: Checkpoint, body: Body, pin_note: str) -> Iterator[tuple[
     yield "pickled", ", ".join(body.pickled)
     yield "parameters", ", ".join(f"{name}={value}" for name, value in _flat(body.hyperparameters))
     yield "made by", _made_by(body.provenance)
+
+
+def _where(checkpoint: Checkpoint) -> str:
+    if DISK not in checkpoint.where:
+        return "in the memory of this machine only: not durable"
+    return "on the disk, and in the memory of this machine" if MEMORY in checkpoint.where else "on the disk"
 
 
 def _drift(then: Mapping[str, object]) -> list[Drift]:

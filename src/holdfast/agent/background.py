@@ -1,0 +1,372 @@
+"""Saving in the background, as the training process sees it: fill a slot, hand it over, keep account of it."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.agent.client import AgentGone, Client, Event, OnEvent
+from holdfast.agent.countdown import Countdown
+from holdfast.agent.messages import Durable, Failed, Progress, Removed, Write
+from holdfast.agent.messages import Warning as Notice
+from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError
+from holdfast.core.limits import CHUNK_BYTES
+from holdfast.core.names import shard_name
+from holdfast.core.values import Checkpoint
+from holdfast.engine.outcome import PendingCheckpoint
+from holdfast.engine.session import Session
+from holdfast.engine.writing import Draft
+from holdfast.format.manifest import ShardRecord, encode_manifest
+from holdfast.tiers.arena import Arena
+from holdfast.tiers.slot import Slot
+
+__all__ = ["Background", "Copying"]
+
+_log = logging.getLogger("holdfast")
+
+# A storage that gives no sign of life for this long is taken for hung: saves are skipped instead of waiting for it.
+_PATIENCE_S = 1.0
+# While it does move, a save waits for a place in memory at most this long.
+_BUSY_DEADLINE_S = 60.0
+_PAUSE_S = 0.05
+
+OnFailure = Callable[[PendingCheckpoint, HoldfastError], None]
+
+
+class Copying(Protocol):
+    """A copy that goes on while the program computes (engine.overlap.Overlapped)."""
+
+    error: HoldfastError | None
+    xxh3: list[str]
+
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+
+
+@dataclass
+class _Job:
+    """A snapshot on its way to the disk."""
+
+    pending: PendingCheckpoint
+    checkpoint: Checkpoint
+    index: int
+    done_bytes: int = 0
+
+
+class Background:
+    """One per Checkpointer. Called by the training process; `hear` by whoever listens to the agent."""
+
+    def __init__(
+        self,
+        session: Session,
+        start: Callable[[OnEvent], Client],
+        stand_in: Callable[[OnEvent], Client],
+        *,
+        memory_bytes: int | None,
+        on_failure: OnFailure,
+    ) -> None:
+        """`start` makes the agent; `stand_in` the one that takes over if it cannot be had, or keeps dying."""
+        self._session = session
+        self._stand_in = stand_in
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        # While an order is given, its client must not be replaced: the one that takes over would not know of it.
+        self._ordering = threading.RLock()
+        self._jobs: dict[int, _Job] = {}
+        self._filling: set[int] = set()
+        self._newest: dict[int, int] = {}
+        self._sent: dict[int, Slot] = {}
+        self._told_of_shortage = False
+        self._last_sign_s = time.monotonic()
+        self._waited_in_vain = False
+        self._has_stand_in = False
+        self._is_broken = False
+        self._undurable = 0
+        self._untold: list[tuple[str, dict[str, object]]] = []
+        self._closed = False
+        self.durable_step: int | None = None
+        self.on_durable: Callable[[], None] | None = None
+        """Called once, when the first checkpoint of this attempt is durable."""
+        self.arena = Arena.create(
+            run_id=session.run_id,
+            run=os.path.abspath(session.store.location),
+            attempt=session.attempt,
+            limit_bytes=memory_bytes,
+        )
+        self._client = start(self.hear)
+        self._client.start()  # where it cannot, `hear` is told, and has another one take over
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a snapshot of that size can be held in memory, and written from there; said once if not."""
+        if self._is_broken:
+            return False
+        if any(slot.capacity_bytes >= size_bytes for slot in self.arena.slots):
+            return True
+        # What is on its way is read where it is; a slot that must be replaced would drop it.
+        if not self._waited_in_vain and self.settle(_BUSY_DEADLINE_S, patience_s=_PATIENCE_S):
+            self._waited_in_vain = True
+        slots = self.arena.fit(size_bytes)
+        if self.arena.shortage and not self._told_of_shortage:
+            self._told_of_shortage = True
+            effect = "a save waits until the one before is written" if slots else "a save returns when it is written"
+            _log.warning("%s: %s", effect, self.arena.shortage)
+        return slots > 0
+
+    def reserve(self, pending: PendingCheckpoint) -> int:
+        """A slot to fill. SaveFailedError where none becomes free in time: the storage is too slow, or hangs."""
+        end_s = time.monotonic() + _BUSY_DEADLINE_S
+        has_waited = False
+        with self._changed:
+            while True:
+                busy = self._filling | {job.index for job in self._jobs.values()}
+                free = [index for index in range(len(self.arena.slots)) if index not in busy]
+                if free:
+                    # The other one stays for a restart from memory until this one is complete.
+                    index = min(free, key=lambda index: self._newest.get(index, 0))
+                    self._filling.add(index)
+                    return index
+                silent_s = time.monotonic() - self._last_sign_s
+                # After this process itself was stopped, what the agent said meanwhile has not been heard yet.
+                is_silent = silent_s > _PATIENCE_S and (has_waited or self._waited_in_vain)
+                if time.monotonic() >= end_s or is_silent:
+                    self._waited_in_vain = True
+                    raise SaveFailedError(
+                        f"the checkpoint of step {pending.step} was skipped: {len(self._jobs)} before it are still "
+                        f"being written, and the storage has given no sign of life for {silent_s:.1f} s",
+                        hint="holdfast doctor RUN tests the storage; the training goes on",
+                    )
+                self._changed.wait(_PAUSE_S)
+                has_waited = True
+
+    def hangs(self) -> bool:
+        """Whether the storage gives no sign of life: whoever touches it now may not come back."""
+        with self._changed:
+            return bool(self._jobs) and time.monotonic() - self._last_sign_s > _PATIENCE_S
+
+    def note(self, event: str, **details: object) -> None:
+        """Journal it, or later where the storage hangs: the training must not hang with it."""
+        self._untold.append((event, details))
+        if not self.hangs():
+            self._tell_journal()
+
+    def is_full(self) -> bool:
+        """Whether `reserve` would have to wait."""
+        slots = len(self.arena.slots)
+        with self._changed:
+            return 0 < slots <= len(self._filling | {job.index for job in self._jobs.values()})
+
+    def image(self, index: int, size_bytes: int) -> memoryview:
+        """The memory of the slot, which holds nothing from now on until it is handed over."""
+        slot = self.arena.slots[index]
+        slot.begin()
+        return slot.image(size_bytes)
+
+    def drop(self, index: int) -> None:
+        """Nothing came of the slot that was reserved."""
+        with self._changed:
+            self._filling.discard(index)
+            self._changed.notify_all()
+
+    def hand_over(self, index: int, draft: Draft, pending: PendingCheckpoint, xxh3: list[str]) -> None:
+        """The slot holds the image: complete the snapshot, and have it written."""
+        checkpoint = draft.checkpoint
+        try:
+            shard = ShardRecord(
+                name=shard_name(0), size_bytes=checkpoint.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=xxh3, blake3=[]
+            )
+            manifest = encode_manifest(checkpoint, self._session.run_id, draft.body.with_shards([shard]))
+            slot = self.arena.slots[index]
+            generation = slot.finish(checkpoint.size_bytes, manifest)
+            with self._changed:
+                if not self._jobs:
+                    self._last_sign_s = time.monotonic()
+                self._jobs[generation] = _Job(pending, checkpoint, index)
+                self._newest[index] = generation
+        finally:
+            self.drop(index)
+        pending.note_staged()
+        session = self._session
+        message = Write(index, generation, origin=session.origin, forks=session.forks, attempt=checkpoint.attempt)
+        try:
+            self._order(slot, message)
+        except BaseException as error:
+            with self._changed:
+                self._jobs.pop(generation, None)
+                self._changed.notify_all()
+            if isinstance(error, HoldfastError) or not isinstance(error, OSError):
+                raise
+            raise SaveFailedError(f"step {pending.step} cannot be given to the agent: {error}") from error
+
+    def hand_over_later(self, index: int, draft: Draft, pending: PendingCheckpoint, copying: Copying) -> None:
+        """The same once the copy is complete; a thread waits for that."""
+
+        def finish() -> None:
+            copying.wait()
+            try:
+                if copying.error is not None:
+                    raise copying.error
+                self.hand_over(index, draft, pending, copying.xxh3)
+            except Exception as error:  # noqa: BLE001  whoever waits for the checkpoint must hear of every fault
+                self.drop(index)
+                if not isinstance(error, HoldfastError):
+                    error = SaveFailedError(f"unexpected {type(error).__name__}: {error}")
+                pending.note_failed(error)
+                self._on_failure(pending, error)
+
+        try:
+            threading.Thread(target=finish, name="holdfast-staging", daemon=True).start()
+        except RuntimeError:  # no more threads
+            finish()
+
+    def settle(self, deadline_s: float, *, patience_s: float) -> list[PendingCheckpoint]:
+        """Wait until nothing is on its way, at most that long, while there are signs of life; what still is."""
+        end_s = time.monotonic() + deadline_s
+        sign_s, patience = self._last_sign_s, Countdown(patience_s)
+        with self._changed:
+            while self._jobs or self._filling:
+                if sign_s != self._last_sign_s:
+                    sign_s, patience = self._last_sign_s, Countdown(patience_s)
+                if time.monotonic() >= end_s or (patience.step_s() <= 0 and not self._filling):
+                    break
+                self._changed.wait(_PAUSE_S)
+            return [job.pending for job in self._jobs.values()]
+
+    def doing(self) -> str:
+        """What the agent does now."""
+        with self._changed:
+            jobs = list(self._jobs.values())
+        if not jobs:
+            return "agent idle"
+        first = jobs[0]
+        percent = 100 * first.done_bytes / max(1, first.checkpoint.size_bytes)
+        waiting = f", {len(jobs) - 1} waiting" if len(jobs) > 1 else ""
+        return f"writing step {first.checkpoint.step}: {percent:.0f} %{waiting}"
+
+    def close(self, deadline_s: float, *, patience_s: float) -> bool:
+        """Finish, and let everything go; whether the storage still answers.
+
+        What is not durable then has failed. The newest of it stays in memory, for the next start.
+        """
+        self.settle(deadline_s, patience_s=patience_s)
+        with self._changed:
+            self._closed = True
+            left = list(self._jobs.values())
+            self._jobs.clear()
+        for job in left:
+            error = SaveFailedError(
+                f"the checkpoint of step {job.checkpoint.step} is not durable: the storage did not finish in time",
+                hint="it is in memory, and restored from there by the next start on this machine",
+            )
+            self._fail(job, error)
+        self._client.close(0.0 if left else deadline_s)
+        if left or self._undurable:
+            self.arena.forget()
+        else:
+            self.arena.release()
+        return not left
+
+    def hear(self, report: Event) -> None:
+        """A report of the agent, or the news that it is gone."""
+        if isinstance(report, AgentGone):
+            self._note_loss(report)
+            return
+        failed: tuple[_Job, HoldfastError] | None = None
+        first_durable = False
+        with self._changed:
+            self._last_sign_s = time.monotonic()
+            self._waited_in_vain = False
+            match report:
+                case Progress():
+                    if report.generation in self._jobs:
+                        self._jobs[report.generation].done_bytes = report.done_bytes
+                case Durable():
+                    first_durable = self._note_durable(report)
+                case Failed():
+                    job = self._jobs.pop(report.generation, None)
+                    failed = None if job is None else (job, report.error())
+                    self._undurable = max(self._undurable, report.generation)
+                case Removed():
+                    for checkpoint_id in report.ids:
+                        self._session.heads.pop(checkpoint_id, None)
+                case Notice():
+                    _log.warning("%s", report.message)
+            self._changed.notify_all()
+        if failed is not None:
+            self._fail(*failed)
+        if isinstance(report, Durable) and self._untold:
+            self._tell_journal()
+        if first_durable and self.on_durable is not None:
+            self.on_durable()
+
+    def _note_durable(self, report: Durable) -> bool:
+        """Whether it is the first."""
+        if report.generation > self._undurable:
+            self._undurable = 0
+        job = self._jobs.pop(report.generation, None)
+        if job is None:
+            return False
+        if self._session.parent == job.checkpoint.id:
+            self._session.parent = report.id  # it was written again, under another name
+        is_first = self.durable_step is None
+        self.durable_step = max(job.checkpoint.step, self.durable_step or 0)
+        job.pending.note_durable(report.id)
+        return is_first
+
+    def _note_loss(self, lost: AgentGone) -> None:
+        if self._closed:
+            return
+        _log.warning("%s", lost.message)
+        self.note("agent_lost", reason=lost.message)
+        if not lost.restarted:
+            self._take_over(lost.reason)
+
+    def _order(self, slot: Slot, message: Write) -> None:
+        with self._ordering:
+            if self._is_broken:
+                raise SaveFailedError("neither a process nor a thread can be had that writes checkpoints")
+            if self._sent.get(message.index) is not slot:
+                self._client.send_slot(message.index, slot)
+                self._sent[message.index] = slot
+            self._client.write(message)
+
+    def _take_over(self, reason: str) -> None:
+        with self._ordering:
+            if self._has_stand_in:
+                self._give_up(reason)
+                return
+            self._has_stand_in = True
+            _log.warning("checkpoints are written by a thread of this process from now on: %s", reason)
+            outstanding = self._client.outstanding
+            self._client = self._stand_in(self.hear)
+            if not self._client.start():
+                return  # it has said so, and that was heard
+            for index, slot in self._sent.items():
+                self._client.send_slot(index, slot)
+            for message in outstanding:
+                self._client.write(message)
+
+    def _give_up(self, reason: str) -> None:
+        """The stand-in cannot be had either: what was staged has failed, and saves are made in the foreground."""
+        _log.warning("checkpoints are written in the foreground from now on: %s", reason)
+        self._is_broken = True
+        with self._changed:
+            left = list(self._jobs.values())
+            self._jobs.clear()
+            self._changed.notify_all()
+        for job in left:
+            self._fail(job, SaveFailedError(f"the checkpoint of step {job.checkpoint.step} was lost: {reason}"))
+
+    def _tell_journal(self) -> None:
+        while self._untold:
+            event, details = self._untold.pop(0)
+            self._session.journal.record(event, durable=False, **details)
+
+    def _fail(self, job: _Job, error: HoldfastError) -> None:
+        if isinstance(error, FencedError) and job.checkpoint.attempt != self._session.attempt:
+            # Not by another process: this one went back to an earlier checkpoint, and began a new attempt itself.
+            job.pending.note_failed(SaveFailedError(f"step {job.pending.step} was left behind by a restore"))
+            return
+        job.pending.note_failed(error)
+        self._on_failure(job.pending, error)

@@ -1,0 +1,304 @@
+"""One save in the background: encode, choose how to copy, copy, hand over. And how much that cost the training."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+from holdfast.agent.background import Background
+from holdfast.agent.client import Agent, Client, OnEvent, ThreadAgent
+from holdfast.agent.messages import Hello
+from holdfast.agent.worker import Worker
+from holdfast.core.clock import Clock
+from holdfast.core.errors import FencedError, HoldfastError
+from holdfast.core.values import Checkpoint
+from holdfast.engine.capture import capture
+from holdfast.engine.device import HostCopies, torch_device
+from holdfast.engine.gate import Gate
+from holdfast.engine.outcome import PendingCheckpoint
+from holdfast.engine.overlap import Overlapped
+from holdfast.engine.saving import Document, draft_checkpoint, lay_out_state, save_encoded
+from holdfast.engine.session import Session
+from holdfast.engine.snapshots import Snapshot
+from holdfast.engine.writing import Draft, prune_run
+from holdfast.format.carriers import ToHost
+from holdfast.format.encode import Encoded
+from holdfast.format.manifest import decode_staged
+from holdfast.policy.keep import Keep
+from holdfast.storage.files import Files
+from holdfast.storage.posix import PosixStore
+
+__all__ = ["CaptureMode", "Stager", "Status"]
+
+_log = logging.getLogger("holdfast")
+
+CaptureMode = Literal["now", "overlapped", "auto"]
+Encode = Callable[[ToHost], Encoded]
+"""Gives the state as it is now, with what brings tensors of an accelerator to the host."""
+
+# What a copy may take before "auto" lets it overlap with the computation: shorter ones are not worth a thread.
+_WORTH_OVERLAPPING_S = 0.005
+# Two that digest and one that writes: one alone digests about as fast as a good disk writes, with nothing to spare.
+_AGENT_WORKERS = 3
+_AGENT_NICE = 5
+# A storage that is slow but alive gets this long at the end of a program, and this long without any sign of life.
+_CLOSE_DEADLINE_S = 600.0
+_CLOSE_PATIENCE_S = 30.0
+
+
+class Status(NamedTuple):
+    """What is going on, for a status line; `str()` gives the line."""
+
+    durable_step: int | None
+    """The newest step of this process that survives a power cut."""
+    staged_step: int | None
+    """The newest step that was copied, or is being copied."""
+    stall_s: float
+    """What saving has cost the training thread so far."""
+    saved: int
+    failed: int
+    skipped: int
+    """Saves that were due while two were on their way, and left out."""
+    doing: str
+    """What the agent does now."""
+
+    def __str__(self) -> str:
+        durable = "nothing durable yet" if self.durable_step is None else f"durable: step {self.durable_step}"
+        failed = f" · {self.failed} failed" if self.failed else ""
+        skipped = f" · {self.skipped} skipped" if self.skipped else ""
+        stall = f"stall {self.stall_s * 1e3:,.0f} ms in all"
+        return f"{durable} · {self.saved} saved{failed}{skipped} · {stall} · {self.doing}"
+
+
+class Stager:
+    """Saves for one Checkpointer. Called with its lock held."""
+
+    def __init__(
+        self,
+        session: Session,
+        state: object,
+        keep: Keep,
+        *,
+        process: bool,
+        mode: CaptureMode,
+        memory_bytes: int | None,
+        files: Files | None,
+        on_failure: Callable[[PendingCheckpoint, HoldfastError], None],
+    ) -> None:
+        self._session = session
+        self._keep = keep
+        self._mode = mode
+        self._on_failure = on_failure
+        self._gate = Gate(state) if mode != "now" else None
+        self._copy_s = 0.0
+        self.stall_s = 0.0
+        self.saved = 0
+        self.failed = 0
+        self.skipped = 0
+        self.staged_step: int | None = None
+        session.shares_attempt = True
+        hello = Hello(
+            run=os.path.abspath(session.store.location),  # the agent has another working directory
+            run_id=session.run_id,
+            attempt=session.attempt,
+            workers=_AGENT_WORKERS,
+            keep=keep.to_plain(),
+            nice=_AGENT_NICE,
+        )
+
+        def thread(on_event: OnEvent) -> Client:
+            return ThreadAgent(hello, on_event, make_worker=lambda hello: _local_worker(hello, files, session.clock))
+
+        self.background = Background(
+            session,
+            (lambda on_event: Agent(hello, on_event)) if process else thread,
+            thread,
+            memory_bytes=memory_bytes,
+            on_failure=self._note_failure,
+        )
+
+    def save(self, encode: Encode, document: Document, pending: PendingCheckpoint) -> None:
+        """Stage the state; HoldfastError where that fails, and nothing is changed."""
+        began_s = time.perf_counter()
+        try:
+            if self._gate is not None and (self._mode == "overlapped" or self._copy_s > _WORTH_OVERLAPPING_S):
+                self._save_overlapped(self._gate, encode, document, pending)
+            else:
+                copies = HostCopies(torch_device)
+                encoded = encode(copies.take)
+                copies.finish()
+                self._save_now(encoded, document, pending)
+        finally:
+            self.stall_s += time.perf_counter() - began_s
+        self.saved += 1
+        self.staged_step = document.step
+
+    def skips(self) -> bool:
+        """Whether a save that is due now has to be left out; counted."""
+        if not self.background.is_full():
+            return False
+        self.skipped += 1
+        return True
+
+    def adopt(self, snapshot: Snapshot) -> PendingCheckpoint | None:
+        """Make a snapshot of an attempt that is gone durable, as a checkpoint of this one; None without room for it."""
+        session = self._session
+        manifest = decode_staged(snapshot.store.content.manifest, where=snapshot.store.location, run_id=session.run_id)
+        checkpoint = _as_own(manifest.checkpoint, session)
+        pending = PendingCheckpoint(checkpoint.step)
+        if not self.background.has_room(checkpoint.size_bytes):
+            return None
+        index = self.background.reserve(pending)
+        try:
+            is_in_place = os.path.sameopenfile(self.background.arena.slots[index].descriptor, snapshot.slot.descriptor)
+            image = self.background.image(index, checkpoint.size_bytes)
+            try:
+                if not is_in_place:
+                    snapshot.store.open(f"{snapshot.checkpoint.id}/{manifest.body.shards[0].name}").read_at([image], 0)
+            finally:
+                image.release()
+        except BaseException:
+            self.background.drop(index)
+            raise
+        session.note_commit(checkpoint)
+        self.background.hand_over(index, Draft(checkpoint, manifest.body), pending, manifest.body.shards[0].xxh3)
+        return pending
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Around code that changes the state in place, outside of the steps of the optimizers in it."""
+        if self._gate is None:
+            yield
+            return
+        with self._gate.updating():
+            yield
+
+    def settle(self) -> None:
+        """Wait for what is on its way."""
+        self.background.settle(_CLOSE_DEADLINE_S, patience_s=_CLOSE_PATIENCE_S)
+
+    def status(self) -> Status:
+        background = self.background
+        return Status(
+            background.durable_step,
+            self.staged_step,
+            self.stall_s + (self._gate.waited_s if self._gate is not None else 0.0),
+            self.saved,
+            self.failed,
+            self.skipped,
+            background.doing(),
+        )
+
+    def close(self) -> bool:
+        """Finish what is on its way; what cannot be finished in time has failed. Whether the storage still answers."""
+        if self._gate is not None:
+            self._gate.close()
+        return self.background.close(_CLOSE_DEADLINE_S, patience_s=_CLOSE_PATIENCE_S)
+
+    def _save_now(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
+        session, background = self._session, self.background
+        layout = lay_out_state(encoded)
+        if not background.has_room(layout.size_bytes):
+            self._save_synchronously(encoded, document, pending)
+            return
+        index = background.reserve(pending)
+        try:
+            draft = draft_checkpoint(session, encoded, layout, document)
+            image = background.image(index, layout.size_bytes)
+            began_s = time.perf_counter()
+            try:
+                carriers = [leaf.carrier for leaf in encoded.leaves]
+                xxh3 = capture(layout, carriers, image, workers=max(1, session.workers // 2))
+            finally:
+                image.release()
+            self._copy_s = time.perf_counter() - began_s
+        except BaseException:
+            background.drop(index)
+            raise
+        session.note_commit(draft.checkpoint)
+        background.hand_over(index, draft, pending, xxh3)
+
+    def _save_overlapped(self, gate: Gate, encode: Encode, document: Document, pending: PendingCheckpoint) -> None:
+        session, background = self._session, self.background
+        index: int | None = None
+        copying: Overlapped | None = None
+        try:
+            with gate.capturing():
+                copies = HostCopies(torch_device, guarded=gate.guarded_addresses())
+                encoded = encode(copies.take)
+                layout = lay_out_state(encoded)
+                if not background.has_room(layout.size_bytes):
+                    copies.finish()
+                    self._save_synchronously(encoded, document, pending)
+                    return
+                index = background.reserve(pending)
+                draft = draft_checkpoint(session, encoded, layout, document)
+                deferral = gate.deferrable(encoded)
+                copying = Overlapped(
+                    layout,
+                    [leaf.carrier for leaf in encoded.leaves],
+                    deferral.leaves | copies.leaves(encoded.leaves),
+                    background.image(index, layout.size_bytes),
+                    workers=1,
+                    changed=deferral.changed,
+                    before=copies.finish,
+                )
+                gate.hold(copying)
+        except BaseException:
+            if copying is not None:
+                copying.cancel("the capture was given up")
+                copying.wait()
+            if index is not None:
+                background.drop(index)
+            raise
+        session.note_commit(draft.checkpoint)
+        background.hand_over_later(index, draft, pending, copying)
+
+    def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
+        """Where memory has no room for a snapshot: written from where the arrays are, before the program goes on."""
+        checkpoint = save_encoded(self._session, encoded, document, self._keep)
+        self._session.journal.record(
+            "committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes
+        )
+        pending.note_durable(checkpoint.id)
+        self.background.durable_step = checkpoint.step
+        try:
+            prune_run(self._session, self._keep)
+        except FencedError:
+            raise
+        except HoldfastError as error:
+            _log.warning("old checkpoints could not be removed: %s", error.message)
+            self._session.journal.record("prune_failed", error=error.message)
+
+    def _note_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
+        self.failed += 1
+        self._on_failure(pending, error)
+
+
+def _local_worker(hello: Hello, files: Files | None, clock: Clock) -> Worker:
+    store = PosixStore(hello.run, create=False, files=files, clock=clock)
+    try:
+        return Worker(store, hello, clock)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _as_own(checkpoint: Checkpoint, session: Session) -> Checkpoint:
+    """The checkpoint of an attempt before, as the first of this one: it was never made durable under its own name."""
+    from holdfast.core.names import parse_checkpoint_id
+
+    parsed = parse_checkpoint_id(checkpoint.id)
+    assert parsed is not None, checkpoint.id
+    own = str(parsed._replace(attempt=session.attempt, twin=0))
+    session.used_names.add(own)
+    return checkpoint._replace(
+        id=own,
+        attempt=session.attempt,
+        seq=session.seq + 1,
+        parent=checkpoint.id,
+        origin=session.origin,
+        forks=session.forks,
+    )

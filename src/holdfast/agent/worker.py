@@ -1,0 +1,161 @@
+"""The agent's work, the same in a process and in a thread: make a snapshot durable, then prune."""
+
+import logging
+from collections.abc import Callable
+
+from holdfast.agent import messages
+from holdfast.agent.messages import Durable, Failed, Hello, Progress, Removed, Report, Write
+from holdfast.core.clock import Clock, SystemClock
+from holdfast.core.errors import BlobExistsError, HoldfastError, IntegrityError
+from holdfast.core.names import agent_key
+from holdfast.core.values import Checkpoint, Fork
+from holdfast.engine.catalog import HeadCache
+from holdfast.engine.commit import remove_checkpoint
+from holdfast.engine.journal import Journal
+from holdfast.engine.persist_image import persist_image
+from holdfast.engine.writing import Draft, prune_run, renamed, write_checkpoint
+from holdfast.format.manifest import Manifest, ShardRecord, decode_staged
+from holdfast.policy.keep import Keep
+from holdfast.storage.posix import PosixStore
+from holdfast.storage.store import Store, Writer
+from holdfast.tiers.slot import Slot
+
+__all__ = ["Worker", "make_worker"]
+
+_log = logging.getLogger("holdfast")
+
+SendReport = Callable[[Report], None]
+
+
+class Worker:
+    """Writes for one attempt, and holds it: whoever comes next waits until what was staged is durable."""
+
+    def __init__(self, store: Store, hello: Hello, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.run_id = hello.run_id
+        self.attempt = hello.attempt
+        self.journal = Journal(store, clock, hello.attempt)
+        self.heads: HeadCache = {}
+        self.origin: str | None = None
+        self.forks: tuple[Fork, ...] = ()
+        self.told_of_metric = False
+        self.shares_attempt = True
+        self._workers = hello.workers
+        self._keep = Keep.from_plain(hello.keep)
+        self._hold(hello.attempt)
+
+    def write(self, slot: Slot, message: Write, report: SendReport) -> None:
+        """Make the snapshot durable; how that went is reported, and nothing is raised for it."""
+        try:
+            if message.attempt is not None and message.attempt != self.attempt:
+                self._hold(message.attempt)  # a rollback began another attempt in the same process
+            self.origin, self.forks = message.origin, message.forks
+            checkpoint, staged_id = self._write(slot, message, report)
+        except HoldfastError as error:
+            self.journal.record("save_failed", snapshot=message.generation, error=error.message)
+            report(Failed.of(message.generation, error))
+            return
+        # Under another name than it was staged with: the journal knows both, so that it is not taken for another one.
+        also = {} if checkpoint.id == staged_id else {"staged": staged_id}
+        self.journal.record(
+            "committed",
+            durable=False,
+            id=checkpoint.id,
+            step=checkpoint.step,
+            size_bytes=checkpoint.size_bytes,
+            **also,
+        )
+        report(Durable(message.generation, checkpoint.id))
+        self._prune(report)
+
+    def close(self) -> None:
+        """Let the run go."""
+        self.store.let_go(agent_key(self.attempt))
+        self.store.close()
+
+    def _write(self, slot: Slot, message: Write, report: SendReport) -> tuple[Checkpoint, str]:
+        """The checkpoint, and the name that it was staged with."""
+        manifest = _read_staged(slot, message, self.run_id)
+        checkpoint, taken = self._name(manifest.checkpoint)
+        staged = manifest.body.shards[0]
+        image = slot.image(staged.size_bytes)
+        done_bytes = 0
+
+        def advance(size_bytes: int) -> None:
+            nonlocal done_bytes
+            done_bytes += size_bytes
+            report(Progress(message.generation, done_bytes))
+
+        def produce(name: str, writer: Writer) -> ShardRecord:
+            del name  # the snapshot has its own, the same
+            return persist_image(image, staged, writer, workers=self._workers, progress=advance)
+
+        try:
+            written = write_checkpoint(self, Draft(checkpoint, manifest.body), produce, self._keep)
+        finally:
+            image.release()
+        for name in taken:
+            self._remove(name)
+        return written, manifest.checkpoint.id
+
+    def _name(self, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+        """The checkpoint under a name that is free, and those that are not: one before us may have died over it.
+
+        Also where that one got as far as the manifest: nobody knows whether its name was made durable (I5).
+        """
+        taken = []
+        while self.store.list(checkpoint.id):
+            taken.append(checkpoint.id)
+            checkpoint = renamed(checkpoint)
+        return checkpoint, taken
+
+    def _remove(self, checkpoint_id: str) -> None:
+        """Remove what an agent that died over it left of a checkpoint that exists under another name now."""
+        try:
+            remove_checkpoint(self.store, checkpoint_id, attempt=self.attempt)
+            self.heads.pop(checkpoint_id, None)
+        except HoldfastError as error:
+            _log.debug("%s stays behind: %s", checkpoint_id, error.message)
+
+    def _prune(self, report: SendReport) -> None:
+        try:
+            removed = prune_run(self, self._keep)
+        except HoldfastError as error:
+            self.journal.record("prune_failed", error=error.message)
+            report(messages.Warning(f"old checkpoints could not be removed: {error.message}"))
+            return
+        if removed.removed:
+            report(Removed(tuple(removed.removed), removed.freed_bytes))
+
+    def _hold(self, attempt: int) -> None:
+        self.store.let_go(agent_key(self.attempt))
+        self.attempt = attempt
+        self.journal = Journal(self.store, self.clock, attempt)
+        key = agent_key(attempt)
+        try:
+            self.store.publish(key, b"{}\n")
+        except BlobExistsError:
+            pass  # an agent of this attempt that died before us
+        self.store.hold(key)
+
+
+def make_worker(hello: Hello) -> Worker:
+    """The worker for the run that the training process names."""
+    clock = SystemClock()
+    store = PosixStore(hello.run, create=False, clock=clock)
+    try:
+        return Worker(store, hello, clock)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _read_staged(slot: Slot, message: Write, run_id: str) -> Manifest:
+    content = slot.content()
+    if content is None or content.generation != message.generation:
+        found = "nothing complete" if content is None else f"snapshot {content.generation}"
+        raise IntegrityError(
+            f"snapshot {message.generation} is not in the arena any more: slot {message.index} has {found}"
+        )
+    return decode_staged(content.manifest, where=f"snapshot {message.generation}", run_id=run_id)

@@ -1,0 +1,147 @@
+"""Which leaves may be copied later: those that only change behind the gate, or never."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from holdfast.engine.adapters import is_optimizer
+from holdfast.format.aliases import extent
+from holdfast.format.arrays import Leaf, address_of
+from holdfast.format.encode import Encoded
+from holdfast.format.frameworks import loaded
+from holdfast.format.nodes import Node
+
+__all__ = ["Deferral", "find_optimizers", "immutable_leaves", "owned_leaves", "updated_tensors"]
+
+_MAX_DEPTH = 8
+
+
+class Deferral:
+    """The leaves that are copied later, and what can be seen of writes to them that nothing held back.
+
+    torch counts the writes to a tensor. Not counted are those through `.data`, through numpy views, and those of fused
+    optimizers: the gate must hold them back, nobody would see them.
+    """
+
+    def __init__(self, leaves: frozenset[int], tensors: Iterable[Any], names: Sequence[Leaf]) -> None:
+        self.leaves = leaves
+        self._watched = [(tensor, tensor._version) for tensor in tensors]
+        self._all = names
+
+    def changed(self) -> list[str]:
+        """The names of the leaves that were written to since this was made."""
+        written = [tensor.data_ptr() for tensor, version in self._watched if tensor._version != version]
+        if not written:
+            return []
+        extents = [(leaf.name, extent(leaf.carrier, address_of(leaf.carrier))) for leaf in self._all]
+        return [name for name, found in extents if any(found.low <= address < found.high for address in written)]
+
+
+def find_optimizers(state: object) -> list[Any]:
+    """The torch optimizers in a state, at its top or in containers, whose steps can be hooked."""
+    found = {id(value): value for value in _walk(state) if is_optimizer(value) and _calls_hooks(value)}
+    return list(found.values())
+
+
+def updated_tensors(optimizers: Iterable[Any]) -> list[Any]:
+    """The tensors that a step of these optimizers writes to: parameters, and what goes with them."""
+    torch = loaded("torch")
+    if torch is None:
+        return []
+    found: dict[int, Any] = {}
+    for optimizer in optimizers:
+        for value in chain(_walk([group["params"] for group in optimizer.param_groups]), _walk(optimizer.state)):
+            if isinstance(value, torch.Tensor) and _is_dense(value, torch):
+                found[id(value)] = value
+    return list(found.values())
+
+
+def owned_leaves(leaves: Sequence[Leaf], tensors: Sequence[Any]) -> frozenset[int]:
+    """The leaves all of whose bytes belong to one of the tensors, or to several without a gap."""
+    spans = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_cpu]
+    whole = set(spans)
+    lows, highs = _merged(spans)
+    owned = []
+    for index, leaf in enumerate(leaves):
+        carrier = leaf.carrier
+        address = address_of(carrier)
+        if carrier.flags.forc and (address, carrier.nbytes) in whole:  # nearly all: a tensor as it is
+            owned.append(index)
+            continue
+        found = extent(carrier, address)
+        position = bisect_right(lows, found.low) - 1
+        if position >= 0 and found.high <= highs[position]:
+            owned.append(index)
+    return frozenset(owned)
+
+
+def immutable_leaves(encoded: Encoded) -> frozenset[int]:
+    """The leaves that nobody can change: JAX arrays. The view that we hold keeps JAX from reusing donated ones."""
+    if loaded("jax") is None:
+        return frozenset()
+    kinds: dict[int, set[str]] = {}
+    for tree in (encoded.tree, encoded.random):
+        for node in _nodes(tree):
+            if "leaf" in node:
+                kinds.setdefault(node["leaf"], set()).add(node["kind"])
+    return frozenset(leaf for leaf, found in kinds.items() if found == {"jax"})
+
+
+def _walk(value: object) -> Iterator[object]:
+    """What is in containers, and in containers in them."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner: list[object] = []
+        for part in level:
+            if isinstance(part, dict):
+                inner.extend(part.values())
+            elif isinstance(part, list | tuple):
+                inner.extend(part)
+            else:
+                yield part
+        level = inner
+
+
+def _calls_hooks(optimizer: Any) -> bool:
+    # Wrappers that never ran torch's own constructor have no hooks; what they update is copied at once.
+    return hasattr(optimizer, "_optimizer_step_pre_hooks") and getattr(type(optimizer).step, "hooked", False)
+
+
+def _is_dense(tensor: Any, torch: Any) -> bool:
+    if tensor.layout != torch.strided or tensor.is_inference():  # the writes to the latter are not counted
+        return False
+    if tensor.is_contiguous():
+        return True
+    # A tensor with gaps between its elements does not own all that lies between its ends.
+    strides = tensor.stride()
+    return bool(tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis])).is_contiguous())
+
+
+class _Intervals(NamedTuple):
+    lows: list[int]
+    highs: list[int]
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> _Intervals:
+    merged = _Intervals([], [])
+    for low, size_bytes in sorted(spans):
+        if merged.highs and low <= merged.highs[-1]:
+            merged.highs[-1] = max(merged.highs[-1], low + size_bytes)
+        else:
+            merged.lows.append(low)
+            merged.highs.append(low + size_bytes)
+    return merged
+
+
+def _nodes(tree: Node) -> Iterator[dict[str, Any]]:
+    pending: list[Node] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            yield node
+            for name, part in node.items():
+                # These two map the program's own keys, whatever they are called, to nodes.
+                pending.extend(part.values() if name in ("items", "fields") else [part])
+        elif isinstance(node, list):
+            pending.extend(node)

@@ -1,0 +1,52 @@
+"""The bytes of a shard, produced range by range from its layout and the program's arrays."""
+
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from itertools import chain
+
+from holdfast.format.arrays import Carrier, copy_range
+from holdfast.format.shard import Layout, Place
+
+__all__ = ["Image"]
+
+
+class Image:
+    """The header, and the arrays in the order of their places; or, with `only`, some of the arrays."""
+
+    def __init__(self, layout: Layout, carriers: Sequence[Carrier], *, only: Container[int] | None = None) -> None:
+        self._header = memoryview(layout.header)
+        filled = [
+            index
+            for index in layout.order
+            if layout.places[index].end > layout.places[index].begin and (only is None or index in only)
+        ]
+        self._places = [layout.places[index] for index in filled]
+        self._carriers = [carriers[index] for index in filled]
+        self._ends = [place.end for place in self._places]
+
+    def chunks(self, chunk_bytes: int) -> Iterator[int]:
+        """The chunks that have bytes of the header or of these arrays, in order."""
+        following = 0
+        for place in chain([Place(0, len(self._header))], self._places):
+            first = max(following, place.begin // chunk_bytes)
+            following = max(following, -(-place.end // chunk_bytes))
+            yield from range(first, following)
+
+    def copy(self, begin: int, end: int, out: memoryview) -> None:
+        """Put the bytes from begin to end into out; those of arrays that are left out are not touched."""
+        if begin < len(self._header):
+            part = self._header[begin:end]
+            out[: len(part)] = part
+        position = bisect_right(self._ends, begin)
+        while position < len(self._places):
+            place = self._places[position]
+            if place.begin >= end:
+                break
+            first, last = max(begin, place.begin), min(end, place.end)
+            copy_range(
+                self._carriers[position],
+                first - place.begin,
+                last - place.begin,
+                out[first - begin : last - begin],
+            )
+            position += 1

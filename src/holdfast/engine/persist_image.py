@@ -1,0 +1,55 @@
+"""Persist a snapshot: memory that holds the exact bytes of a shard, checked, digested and written from where it is."""
+
+from collections.abc import Callable
+
+from holdfast.core.errors import IntegrityError
+from holdfast.core.limits import BLOCK_BYTES
+from holdfast.engine.blocks import NoBlocks, run_in_order
+from holdfast.format.checksum import checksum_hex
+from holdfast.format.head import digest_hex
+from holdfast.format.manifest import ShardRecord
+from holdfast.storage.store import Writer
+
+__all__ = ["persist_image"]
+
+
+def persist_image(
+    image: memoryview,
+    staged: ShardRecord,
+    writer: Writer,
+    *,
+    workers: int,
+    progress: Callable[[int], None] | None = None,
+) -> ShardRecord:
+    """Write the shard and make it durable; its record, with the digests that the staged one does not have yet.
+
+    Every chunk is compared with the checksum that was taken when it was copied: memory that changed since then is not
+    written as if it were the state (I4).
+    """
+    chunk_bytes, size_bytes = staged.chunk_bytes, staged.size_bytes
+    block_bytes = max(chunk_bytes, BLOCK_BYTES - BLOCK_BYTES % chunk_bytes)
+    digests = [""] * len(staged.xxh3)
+
+    def check(index: int, _: memoryview) -> memoryview:
+        begin = index * block_bytes
+        data = image[begin : min(begin + block_bytes, size_bytes)]
+        for chunk, offset in enumerate(range(0, len(data), chunk_bytes), begin // chunk_bytes):
+            part = data[offset : offset + chunk_bytes]
+            if checksum_hex(part) != staged.xxh3[chunk]:
+                raise IntegrityError(
+                    f"{staged.name}: chunk {chunk} of the snapshot in memory differs from its checksum",
+                    hint="something wrote to the memory between capture and writing; the next checkpoint is a new copy",
+                )
+            digests[chunk] = digest_hex(part)
+        return data
+
+    def write(index: int, data: memoryview) -> None:
+        writer.write_at(data, index * block_bytes)
+        if progress is not None:
+            progress(len(data))
+
+    run_in_order(check, write, -(-size_bytes // block_bytes), pool=NoBlocks(), workers=workers)
+    writer.finish(size_bytes)
+    return ShardRecord(
+        name=staged.name, size_bytes=size_bytes, chunk_bytes=chunk_bytes, xxh3=staged.xxh3, blake3=digests
+    )

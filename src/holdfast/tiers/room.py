@@ -1,0 +1,81 @@
+"""How much memory can be had: of the machine, and of the control groups that this process is in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Room", "memory_room"]
+
+
+class Room(NamedTuple):
+    """What one limit leaves."""
+
+    free_bytes: int
+    limited_by: str
+
+
+class _Files(NamedTuple):
+    """What a version of control groups calls its files and fields."""
+
+    limit: str
+    used: str
+    reclaimable: tuple[str, ...]
+
+
+_VERSION_1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_VERSION_2 = _Files("memory.max", "memory.current", ("inactive_file", "active_file"))
+
+
+def memory_room(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> Room:
+    """What the tightest limit leaves; a limit that cannot be read is none."""
+    rooms = [*_of_machine(proc), *_of_groups(proc, groups)]
+    return min(rooms, default=Room(1 << 62, "nothing"))
+
+
+def _of_machine(proc: Path) -> Iterator[Room]:
+    for line in _lines(proc / "meminfo"):
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            yield Room(int(rest.split()[0]) << 10, "the memory of this machine (MemAvailable)")
+
+
+def _of_groups(proc: Path, groups: Path) -> Iterator[Room]:
+    for line in _lines(proc / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            yield from _upwards(groups / "memory", path, _VERSION_1)
+        elif not controllers:
+            unified = groups if (groups / "cgroup.controllers").exists() else groups / "unified"
+            yield from _upwards(unified, path, _VERSION_2)
+
+
+def _upwards(top: Path, path: str, files: _Files) -> Iterator[Room]:
+    """The group and all above it: each one's limit counts. In a container the upper ones are not there to be read."""
+    group = top / path.strip("/")
+    for place in (group, *group.parents):
+        room = _of_group(place, files)
+        if room is not None:
+            yield room
+        if place == top:
+            return
+
+
+def _of_group(place: Path, files: _Files) -> Room | None:
+    try:
+        limit = int((place / files.limit).read_text())
+        used = int((place / files.used).read_text())
+    except (OSError, ValueError):  # "max" is no number, and no limit
+        return None
+    reclaimable = 0
+    for line in _lines(place / "memory.stat"):
+        name, _, value = line.partition(" ")
+        if name in files.reclaimable:
+            reclaimable += int(value)
+    return Room(max(0, limit - used + min(used, reclaimable)), f"the memory limit of the control group {place}")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
