@@ -47,7 +47,11 @@ crash: $(VENV)/dev.stamp
 crash-full: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.crash --full
 
-bench: $(VENV)/dev.stamp
+$(VENV)/bench.stamp: $(VENV)/dev.stamp requirements/bench.txt
+	$(PIP) install -r requirements/bench.txt
+	touch $@
+
+bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -19,7 +19,18 @@ from benchmarks.machine import describe_machine
 from benchmarks.markdown import to_markdown
 from benchmarks.plots import plot
 from benchmarks.results import Report, Section
-from benchmarks.sections import command_line, history, leaves, memory, whole_state
+from benchmarks.sections import (
+    command_line,
+    growth,
+    history,
+    leaves,
+    memory,
+    resume,
+    stall,
+    step,
+    training,
+    whole_state,
+)
 from benchmarks.setting import Setting, cores
 from benchmarks.tables import print_machine, print_section
 
@@ -30,6 +41,11 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "memory": memory.run,
     "history": history.run,
     "command_line": command_line.run,
+    "stall": stall.run,
+    "training": training.run,
+    "step": step.run,
+    "growth": growth.run,
+    "resume": resume.run,
 }
 
 _PLAIN_WIDTH = 120  # of a pipe or a log file

@@ -1,7 +1,7 @@
 """Holdfast and its peers behind one interface: save a state durably, restore it into the tensors that exist."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
@@ -11,12 +11,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import holdfast
+from benchmarks.measure import Call
 from benchmarks.results import Role
 from benchmarks.states import TorchState
 
-__all__ = ["Call", "Contender", "Dcp", "Holdfast", "Safetensors", "TorchSave"]
-
-Call = Callable[[], None]
+__all__ = ["Contender", "Dcp", "Holdfast", "Safetensors", "TorchSave", "sync_files"]
 
 
 class Contender(Protocol):
@@ -31,7 +30,7 @@ class Contender(Protocol):
 
 
 class Holdfast:
-    """A Checkpointer; opening the run is charged to the restore, as a restarted job pays for it."""
+    """A Checkpointer that saves on the calling thread. A restore includes opening the run, as a restarted job does."""
 
     role: Role = "holdfast"
 
@@ -42,7 +41,9 @@ class Holdfast:
 
     @contextmanager
     def saving(self, state: TorchState, directory: Path) -> Iterator[Call]:
-        with holdfast.Checkpointer(directory, state.objects, keep=holdfast.KEEP_ALL, on_error="raise") as ckpt:
+        with holdfast.Checkpointer(
+            directory, state.objects, keep=holdfast.KEEP_ALL, on_error="raise", background="off"
+        ) as ckpt:
             if not self._first:
                 ckpt.save(step=0)
             yield lambda: _check(ckpt.save(step=1).durable)
@@ -52,7 +53,7 @@ class Holdfast:
         opened: list[holdfast.Checkpointer] = []
 
         def restore() -> None:
-            opened.append(holdfast.Checkpointer(directory, state.objects, keep=holdfast.KEEP_ALL))
+            opened.append(holdfast.Checkpointer(directory, state.objects, keep=holdfast.KEEP_ALL, background="off"))
             _check(opened[0].restore() is not None)
 
         yield restore
@@ -73,7 +74,7 @@ class TorchSave:
         def save() -> None:
             directory.mkdir()
             torch.save(state.nested, directory / "state.pt")
-            _sync(directory / "state.pt", directory, directory.parent)
+            sync_files(directory / "state.pt", directory, directory.parent)
 
         return nullcontext(save)
 
@@ -95,7 +96,7 @@ class Safetensors:
         def save() -> None:
             directory.mkdir()
             safetensors.torch.save_file(state.flat, directory / "state.safetensors")
-            _sync(directory / "state.safetensors", directory, directory.parent)
+            sync_files(directory / "state.safetensors", directory, directory.parent)
 
         return nullcontext(save)
 
@@ -118,13 +119,23 @@ class Dcp:
         def save() -> None:
             writer = dcp.FileSystemWriter(directory, thread_count=2, sync_files=True)
             dcp.save(state.nested, storage_writer=writer, no_dist=True)
-            _sync(directory, directory.parent)
+            sync_files(directory, directory.parent)
 
         return nullcontext(save)
 
     def restoring(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
         # It loads into the tensors that it is given.
         return nullcontext(lambda: dcp.load(state.nested, storage_reader=dcp.FileSystemReader(directory), no_dist=True))
+
+
+def sync_files(*paths: Path) -> None:
+    """Make files and directories durable."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _copy_nested(source: object, target: object) -> None:
@@ -136,15 +147,6 @@ def _copy_nested(source: object, target: object) -> None:
         assert isinstance(source, Mapping)
         for key, value in target.items():
             _copy_nested(source[key], value)
-
-
-def _sync(*paths: Path) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _check(success: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import blake3
 import torch
 
-from benchmarks.contenders import Call
+from benchmarks.measure import Call
 from benchmarks.results import Role
 from benchmarks.states import TorchState
 

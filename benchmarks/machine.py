@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["describe_machine", "free_memory_bytes"]
 
-_PACKAGES = ("numpy", "blake3", "msgspec", "torch", "safetensors")
+_PACKAGES = ("numpy", "blake3", "msgspec", "torch", "safetensors", "torchsnapshot", "lightning", "orbax-checkpoint")
 
 
 def describe_machine(directory: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """A report as Markdown, for documents that quote it."""
 
-from benchmarks.results import Check, Report, Row, Section
+from benchmarks.results import Check, Report, Row, Section, per_item
 
 __all__ = ["to_markdown"]
 
@@ -20,19 +20,19 @@ def to_markdown(report: Report) -> str:
 
 def _table(section: Section) -> str:
     lines = [
-        "| | who | median | best | per item | of the limit | (best) | extra memory |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| | who | median | best | per item | of the limit | (best) | slow-down | (best) | extra memory |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     return "\n".join([*lines, *map(_row, section.rows)])
 
 
 def _row(found: Row) -> str:
     name = f"**{found.name}**" if found.role == "holdfast" else found.name
-    per_item = f"{found.median_s / found.items * 1e6:,.1f} µs" if found.items else ""
     shares = ["" if s is None else f"{s:.2f}" for s in (found.speed_of_limit_median, found.speed_of_limit_best)]
+    slower = ["" if s is None else f"{s:+.1%}" for s in (found.slowdown_median, found.slowdown_best)]
     extra = "" if found.extra_bytes is None else f"{found.extra_bytes / 1e6:,.0f} MB"
     times = [f"{seconds * 1000:,.{0 if seconds >= 0.1 else 1}f} ms" for seconds in (found.median_s, found.best_s)]
-    return "| " + " | ".join([found.group, name, *times, per_item, *shares, extra]) + " |"
+    return "| " + " | ".join([found.group, name, *times, per_item(found), *shares, *slower, extra]) + " |"
 
 
 def _check(check: Check) -> str:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Sample", "drop_from_cache", "in_turn", "read_into_cache", "timed"]
+__all__ = ["Call", "Sample", "drop_from_cache", "in_turn", "read_into_cache", "settle", "timed"]
+
+Call = Callable[[], None]
 
 _T = TypeVar("_T")
 _READ_BYTES = 8 << 20
@@ -24,8 +26,7 @@ class Sample(NamedTuple):
 
 def timed(call: Callable[[], object]) -> Sample:
     """Run the call once. What earlier ones left to be done, in memory and on the disk, is not charged to this one."""
-    gc.collect()
-    os.sync()  # the blocks of removed files are given back to the disk with the next commit of the journal
+    settle()
     with _peak_memory() as peak_bytes:
         begin_bytes = _status_bytes("VmRSS")
         begin_s = time.perf_counter()
@@ -33,6 +34,12 @@ def timed(call: Callable[[], object]) -> Sample:
         wall_s = time.perf_counter() - begin_s
         extra_bytes = max(0, peak_bytes() - begin_bytes)
     return Sample(wall_s, extra_bytes)
+
+
+def settle() -> None:
+    """Do what earlier calls left to be done, in memory and on the disk."""
+    gc.collect()
+    os.sync()  # the blocks of removed files are given back to the disk with the next commit of the journal
 
 
 def in_turn(contenders: Sequence[_T], repeat: int, measure: Callable[[_T], Sample | None]) -> list[list[Sample]]:

@@ -16,6 +16,7 @@ __all__ = [
     "at_least",
     "at_most",
     "faster_than_peers",
+    "per_item",
     "row",
 ]
 
@@ -40,6 +41,9 @@ class Row(msgspec.Struct, frozen=True):
     speed_of_limit_median: float | None = None
     """1.0 is as fast as the fastest limit of the group; from medians."""
     speed_of_limit_best: float | None = None
+    slowdown_median: float | None = None
+    """Of a training: 0.1 is a tenth more time than without checkpoints; from medians."""
+    slowdown_best: float | None = None
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -97,6 +101,14 @@ def row(
         items=items,
         extra_bytes=extra_bytes,
     )
+
+
+def per_item(found: Row) -> str:
+    """The cost of one item, for people; nothing where items are not counted."""
+    if not found.items:
+        return ""
+    cost_us = found.median_s / found.items * 1e6
+    return f"{cost_us:,.{1 if cost_us >= 1 else 3}f} µs"
 
 
 def against_limits(rows: Sequence[Row]) -> list[Row]:

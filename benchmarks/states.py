@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import blake3
 import torch
 
-__all__ = ["TorchState", "huge_state", "leaves_state", "transformer_state"]
+__all__ = ["TorchState", "blank_state", "huge_state", "leaves_state", "parameters_state", "transformer_state"]
 
 _VOCABULARY = 50_257
 _POSITIONS = 1024
+_HEAD_WIDTH = 64
 
 
 class TorchState(NamedTuple):
@@ -42,13 +43,23 @@ class TorchState(NamedTuple):
 def transformer_state(*, layers: int, width: int, vocabulary: int = _VOCABULARY) -> TorchState:
     """A GPT-2-like model with separate projections, and its Adam moments after a step."""
     torch.manual_seed(1)
-    model = _Transformer(layers, width, vocabulary)
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-        optimizer.step()  # one parameter at a time: gradients of all of them would double the memory
-        parameter.grad = None
-    return _collect({"model": model, "optimizer": optimizer})
+    return _stepped(_Transformer(layers, width, vocabulary))
+
+
+def parameters_state(count: int, *, floats: int = 256) -> TorchState:
+    """About that many leaves: parameters of 1 KB, each with its two Adam moments and its count of steps."""
+    torch.manual_seed(4)
+    parameters = (torch.nn.Parameter(torch.randn(floats)) for _ in range(max(1, count // 4)))
+    return _stepped(torch.nn.ParameterList(parameters))
+
+
+def blank_state(*, layers: int, width: int, vocabulary: int = _VOCABULARY) -> TorchState:
+    """The same tensors as those of transformer_state, but as plain ones, in memory that nobody has touched yet."""
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in _Transformer(layers, width, vocabulary).named_parameters()}
+    return _collect(
+        {"tensors": {f"{part}.{name}": torch.empty(shapes[name]) for part in ("model", "m", "v") for name in shapes}}
+    )
 
 
 def leaves_state(count: int, *, floats: int = 256) -> TorchState:
@@ -66,6 +77,15 @@ def huge_state(size_bytes: int, *, tensor_bytes: int) -> TorchState:
     return _collect({"tensors": tensors})
 
 
+def _stepped(model: torch.nn.Module) -> TorchState:
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return _collect({"model": model, "optimizer": optimizer})
+
+
 class _Block(torch.nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -75,6 +95,15 @@ class _Block(torch.nn.Module):
         self.up = torch.nn.Linear(width, 4 * width)
         self.down = torch.nn.Linear(4 * width, width)
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm_1(x)
+        query, key, value = (
+            part(normed).unflatten(-1, (-1, _HEAD_WIDTH)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        seen = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm_2(x))))
+
 
 class _Transformer(torch.nn.Module):
     def __init__(self, layers: int, width: int, vocabulary: int) -> None:
@@ -83,6 +112,12 @@ class _Transformer(torch.nn.Module):
         self.positions = torch.nn.Embedding(_POSITIONS, width)
         self.blocks = torch.nn.ModuleList(_Block(width) for _ in range(layers))
         self.norm = torch.nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.tokens.weight.T
 
 
 def _collect(objects: dict[str, Any]) -> TorchState:

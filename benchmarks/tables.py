@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import Check, Report, Row, Section
+from benchmarks.results import Check, Report, Row, Section, per_item
 
 __all__ = ["print_machine", "print_section"]
 
@@ -34,7 +34,7 @@ def print_section(console: Console, section: Section) -> None:
 def _rows_table(section: Section) -> Table:
     has = {
         field: any(getattr(found, field) is not None for found in section.rows)
-        for field in ("items", "speed_of_limit_median", "extra_bytes")
+        for field in ("items", "speed_of_limit_median", "slowdown_median", "extra_bytes")
     }
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("")
@@ -43,6 +43,7 @@ def _rows_table(section: Section) -> Table:
         *("median", "best"),
         *(("per item",) if has["items"] else ()),
         *(("of the limit", "(best)") if has["speed_of_limit_median"] else ()),
+        *(("slow-down", "(best)") if has["slowdown_median"] else ()),
         *(("extra memory",) if has["extra_bytes"] else ()),
     ):
         table.add_column(name, justify="right")
@@ -58,12 +59,14 @@ def _rows_table(section: Section) -> Table:
 def _cells(found: Row, has: dict[str, bool]) -> list[str]:
     cells = [found.name, _time(found.median_s), _time(found.best_s)]
     if has["items"]:
-        cells.append(f"{found.median_s / found.items * 1e6:,.1f} µs" if found.items else "")
+        cells.append(per_item(found))
     if has["speed_of_limit_median"]:
         cells += [
             "" if value is None else f"{value:.2f}"
             for value in (found.speed_of_limit_median, found.speed_of_limit_best)
         ]
+    if has["slowdown_median"]:
+        cells += ["" if value is None else f"{value:+.1%}" for value in (found.slowdown_median, found.slowdown_best)]
     if has["extra_bytes"]:
         cells.append("" if found.extra_bytes is None else f"{found.extra_bytes / 1e6:,.0f} MB")
     return cells

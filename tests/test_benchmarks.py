@@ -33,7 +33,10 @@ def sections(quick):
 
 
 def test_a_quick_run_answers_every_question(sections):
-    assert list(sections) == ["save", "restore", "leaves", "memory", "history", "command_line"]
+    assert list(sections) == [
+        *("save", "restore", "leaves", "memory", "history", "command_line"),
+        *("stall", "training", "step", "growth", "resume"),
+    ]
     assert all(section["rows"] or section["skipped"] for section in sections.values())
 
 
@@ -54,10 +57,84 @@ def test_save_and_restore_stand_beside_limits_and_all_three_peers(sections):
             assert max(row["speed_of_limit_best"] for row in found.values() if row["role"] == "limit") == 1.0
 
 
+# Peers that torch itself brings; the others are left out where they are not installed.
+ALWAYS = {"torch.save + fsync", "DCP async, thread", "DCP async, process", "DCP async, process, overlapped"}
+OPTIONAL = {"torchsnapshot async", "Lightning AsyncCheckpointIO", "Orbax async (numpy)"}
+OURS = {"holdfast, now", "holdfast, overlapped"}
+CORES = ("a core to spare", "all cores computing")
+
+
+def by_group(section):
+    groups = {}
+    for row in section["rows"]:
+        groups.setdefault(row["group"], {})[row["name"]] = row
+    return groups
+
+
+def test_the_stall_stands_beside_the_bare_copy_and_durable_beside_the_raw_write(sections):
+    groups = by_group(sections["stall"])
+
+    limits = {group: [name for name, row in rows.items() if row["role"] == "limit"] for group, rows in groups.items()}
+    assert limits == {
+        "stall": ["bare copy to warm memory ×1"],
+        "durable": ["raw direct write ×1", "raw direct write ×2"],
+    }
+    for rows in groups.values():
+        assert set(rows) >= ALWAYS | OURS
+
+
+def test_a_training_slows_down_from_the_loop_without_checkpoints(sections):
+    groups = by_group(sections["training"])
+
+    assert set(groups) == {f"{cores}{kind}" for cores in CORES for kind in ("", ", stall")}
+    for cores in CORES:
+        base, *others = groups[cores].values()
+        assert (base["name"], base["slowdown_median"]) == ("no checkpoints", 0)
+        assert {row["name"] for row in others} >= ALWAYS | OURS
+        for row in others:
+            assert row["slowdown_median"] == pytest.approx(row["median_s"] / base["median_s"] - 1, abs=1e-3)
+        assert any(f"{cores}: " in note and "noise ±" in note for note in sections["training"]["notes"])
+
+
+def test_a_peer_that_is_not_installed_is_left_out_and_named(sections):
+    for name in ("stall", "training"):
+        notes = " ".join(sections[name]["notes"])
+        measured = {row["name"] for row in sections[name]["rows"]}
+
+        for peer in OPTIONAL:
+            assert (peer in measured) != (f"{peer} is not measured: " in notes)
+
+
+def test_step_is_compared_with_an_empty_method_and_the_agent_with_python(sections):
+    groups = by_group(sections["step"])
+
+    assert {group: [row["role"] for row in rows.values()] for group, rows in groups.items()} == {
+        "step": ["limit", "holdfast"],
+        "agent": ["limit", "holdfast"],
+    }
+    assert "memory of the agent" in {check["what"] for check in sections["step"]["checks"]}
+
+
+def test_growth_is_by_size_and_by_leaves(sections):
+    groups = by_group(sections["growth"])
+
+    assert [group.split()[-1] for group in groups] == ["MB", "MB", "leaves", "leaves"]
+    assert all(set(rows) > OURS for rows in groups.values())
+
+
+def test_a_killed_training_resumes_from_memory_and_from_disk(sections):
+    (rows,) = by_group(sections["resume"]).values()
+
+    assert list(rows) == [
+        *("interpreter, imports and a raw read", "holdfast, from memory", "holdfast, from disk"),
+        "torch.load",
+    ]
+
+
 def test_each_target_says_what_was_found(sections):
     checks = [check for section in sections.values() for check in section["checks"]]
 
-    assert len(checks) > 20
+    assert len(checks) > 40
     for check in checks:
         signed = (
             check["found"] - check["target"] if check["relation"] == "at least" else check["target"] - check["found"]

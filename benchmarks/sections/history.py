@@ -37,7 +37,7 @@ def run(setting: Setting) -> Section:
 
 def small_run(directory: str, keep: holdfast.Keep) -> holdfast.Checkpointer:
     """A run with next to no state: what is left is the cost of the protocol."""
-    return holdfast.Checkpointer(directory, {"weights": np.zeros(256)}, keep=keep, on_error="raise")
+    return holdfast.Checkpointer(directory, {"weights": np.zeros(256)}, keep=keep, on_error="raise", background="off")
 
 
 def save_many(ckpt: holdfast.Checkpointer, count: int) -> None:
