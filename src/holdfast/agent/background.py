@@ -80,7 +80,7 @@ class Background:
         self._sent: dict[int, Slot] = {}
         self._told_of_shortage = False
         self._last_sign_s = time.monotonic()
-        self._waited_in_vain = False
+        self._waited_s = 0.0
         self._has_stand_in = False
         self._is_broken = False
         self._undurable = 0
@@ -105,8 +105,7 @@ class Background:
         if any(slot.capacity_bytes >= size_bytes for slot in self.arena.slots):
             return True
         # What is on its way is read where it is; a slot that must be replaced would drop it.
-        if not self._waited_in_vain and self.settle(_BUSY_DEADLINE_S, patience_s=_PATIENCE_S):
-            self._waited_in_vain = True
+        self.settle(_BUSY_DEADLINE_S, patience_s=_PATIENCE_S - self._waited_s)
         slots = self.arena.fit(size_bytes)
         if self.arena.shortage and not self._told_of_shortage:
             self._told_of_shortage = True
@@ -117,7 +116,6 @@ class Background:
     def reserve(self, pending: PendingCheckpoint) -> int:
         """A slot to fill. SaveFailedError where none becomes free in time: the storage is too slow, or hangs."""
         end_s = time.monotonic() + _BUSY_DEADLINE_S
-        has_waited = False
         with self._changed:
             while True:
                 busy = self._filling | {job.index for job in self._jobs.values()}
@@ -127,18 +125,14 @@ class Background:
                     index = min(free, key=lambda index: self._newest.get(index, 0))
                     self._filling.add(index)
                     return index
-                silent_s = time.monotonic() - self._last_sign_s
-                # After this process itself was stopped, what the agent said meanwhile has not been heard yet.
-                is_silent = silent_s > _PATIENCE_S and (has_waited or self._waited_in_vain)
-                if time.monotonic() >= end_s or is_silent:
-                    self._waited_in_vain = True
+                if time.monotonic() >= end_s or self._waited_s > _PATIENCE_S:
+                    silent_s = time.monotonic() - self._last_sign_s
                     raise SaveFailedError(
                         f"the checkpoint of step {pending.step} was skipped: {len(self._jobs)} before it are still "
                         f"being written, and the storage has given no sign of life for {silent_s:.1f} s",
                         hint="holdfast doctor RUN tests the storage; the training goes on",
                     )
-                self._changed.wait(_PAUSE_S)
-                has_waited = True
+                self._wait()
 
     def hangs(self) -> bool:
         """Whether the storage gives no sign of life: whoever touches it now may not come back."""
@@ -230,8 +224,17 @@ class Background:
                     sign_s, patience = self._last_sign_s, Countdown(patience_s)
                 if time.monotonic() >= end_s or (patience.step_s() <= 0 and not self._filling):
                     break
-                self._changed.wait(_PAUSE_S)
+                self._wait()
             return [job.pending for job in self._jobs.values()]
+
+    def _wait(self) -> None:
+        """Wait for news, and count that: between two signs of life, all saves together wait no longer than patience.
+
+        The time that this process itself was stopped does not count: what the agent said then was not heard yet.
+        """
+        began_s = time.monotonic()
+        self._changed.wait(_PAUSE_S)
+        self._waited_s += min(time.monotonic() - began_s, 2 * _PAUSE_S)
 
     def doing(self) -> str:
         """What the agent does now."""
@@ -261,6 +264,8 @@ class Background:
             )
             self._fail(job, error)
         self._client.close(0.0 if left else deadline_s)
+        if not left:
+            self._tell_journal()
         if left or self._undurable:
             self.arena.forget()
         else:
@@ -276,7 +281,7 @@ class Background:
         first_durable = False
         with self._changed:
             self._last_sign_s = time.monotonic()
-            self._waited_in_vain = False
+            self._waited_s = 0.0
             match report:
                 case Progress():
                     if report.generation in self._jobs:

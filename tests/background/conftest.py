@@ -1,0 +1,36 @@
+"""Every test has arenas of its own, and leaves no agent behind."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.background.rig import agents_of, until, use_root
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where arenas are made, in this process and in programs."""
+    from holdfast.tiers import arena, finding
+
+    memory = "/dev/shm"
+    made = Path(tempfile.mkdtemp(prefix="test-background-", dir=memory if os.path.isdir(memory) else None))
+    monkeypatch.setattr(arena, "DEFAULT_ROOT", made)
+    monkeypatch.setattr(finding, "DEFAULT_ROOT", made)
+    use_root(made)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_agents_left() -> Iterator[None]:
+    yield
+    until(lambda: not agents_of(os.getpid()))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"

@@ -1,0 +1,114 @@
+"""A capture that overlaps with the computation has the state of one moment."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.background.rig import PATH, arenas, garbage, steps
+
+torch = pytest.importorskip("torch")
+from tests.background import overlapped_training  # noqa: E402  needs torch
+
+TRAINING = Path(__file__).with_name("overlapped_training.py")
+STEPS = 25
+
+
+def train(run: Path, root: Path, capture: str, kill_after: int | None) -> str:
+    """The last line it said."""
+    command = [sys.executable, str(TRAINING), str(run), str(root), capture, str(STEPS)]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": PATH}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        last = ""
+        for count, line in enumerate(process.stdout, 1):
+            last = line
+            if count == kill_after:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.stdout.close()
+        assert process.wait(60) in ((0,) if kill_after is None else (0, -signal.SIGKILL))
+    return last
+
+
+def test_a_training_killed_while_it_is_captured_ends_with_the_same_bits(tmp_path, root, capsys):
+    threads = torch.get_num_threads()
+    overlapped_training.main(str(tmp_path / "plain"), str(root), "now", STEPS)
+    torch.set_num_threads(threads)
+    undisturbed = capsys.readouterr().out.splitlines(keepends=True)[-1]
+
+    for kill_after in (3, 8):
+        train(tmp_path / "killed", root, "overlapped", kill_after)
+    survived = train(tmp_path / "killed", root, "overlapped", None)
+
+    assert undisturbed.startswith("end ")
+    assert survived == undisturbed
+    assert steps(tmp_path / "killed") == [STEPS - 2, STEPS - 1, STEPS]
+    assert arenas(root) == []
+    assert garbage(tmp_path / "killed") == []
+
+
+@pytest.mark.parametrize("capture", ["overlapped", "auto"])
+def test_weights_moments_and_batch_norm_statistics_are_those_of_the_moment_of_the_save(run, root, capture):
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 2048), torch.nn.BatchNorm1d(2048), torch.nn.Linear(2048, 512))
+    optimizer = torch.optim.Adam(model.parameters())
+    state = {"model": model, "optimizer": optimizer}
+    expected = {}
+    with holdfast.Checkpointer(run, state, background="process", capture=capture, keep=holdfast.KEEP_ALL) as ckpt:
+        for step in range(8):
+            model(torch.randn(8, 64)).square().mean().backward()
+            optimizer.step()
+            expected[step] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            moment = optimizer.state_dict()["state"][0]["exp_avg"].clone()
+            assert ckpt.save(step=step).error is None
+        ckpt.wait(60)
+        for step, weights in expected.items():
+            ckpt.restore(which=step)
+            assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+        assert torch.equal(optimizer.state_dict()["state"][0]["exp_avg"], moment)
+    assert steps(run) == list(range(8))
+    assert arenas(root) == []
+
+
+def test_what_is_changed_inside_updating_waits_for_the_copy(run, root):
+    parameter = torch.nn.Parameter(torch.zeros(1 << 20))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    state = {"parameter": parameter, "optimizer": optimizer}
+    with holdfast.Checkpointer(run, state, background="process", capture="overlapped", keep=holdfast.KEEP_ALL) as ckpt:
+        for step in range(6):
+            assert ckpt.save(step=step).error is None
+            with ckpt.updating(), torch.no_grad():
+                parameter += 1
+        ckpt.wait(60)
+    for step in range(6):
+        found = holdfast.load(run, step)["parameter"]
+        assert (found == step).all()
+
+
+def test_a_change_that_nothing_held_back_fails_that_save_and_no_other(run, root, monkeypatch):
+    from holdfast.engine.overlap import Overlapped
+
+    started = []
+    original = Overlapped._copy_deferred
+
+    def changed_meanwhile(self, *arguments):
+        if not started:
+            started.append(True)
+            with torch.no_grad():
+                parameter.add_(1)
+        original(self, *arguments)
+
+    monkeypatch.setattr(Overlapped, "_copy_deferred", changed_meanwhile)
+    parameter = torch.nn.Parameter(torch.zeros(1000))
+    state = {"parameter": parameter, "optimizer": torch.optim.SGD([parameter], lr=1.0)}
+    with holdfast.Checkpointer(run, state, background="process", capture="overlapped") as ckpt:
+        torn = ckpt.save(step=1)
+        with pytest.raises(holdfast.StateError, match="changed while"):
+            torn.wait(60)
+        ckpt.save(step=2).wait(60)
+    assert steps(run) == [2]

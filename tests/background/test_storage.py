@@ -1,0 +1,238 @@
+"""Storage that is full, hangs, or belongs to somebody else meanwhile; and how a program ends then."""
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast import Checkpointer
+from holdfast.core.errors import FencedError, NoSpaceError, SaveFailedError
+from tests.background.rig import Program, arenas, events, run_program, steps, until
+from tests.crash.loop_image import LoopImage, why_not
+
+EXIT_NOT_DURABLE = 74
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    reason = why_not() or ("" if shutil.which("fsfreeze") else "fsfreeze not found")
+    if reason:
+        pytest.skip(reason)
+    with LoopImage("data=ordered") as image:
+        yield Path(image.path)
+        subprocess.run(["fsfreeze", "-u", image.path], capture_output=True, check=False)
+
+
+def freeze(disk: Path) -> None:
+    subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+
+
+def thaw(disk: Path) -> None:
+    subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+
+
+def test_a_disk_that_hangs_costs_the_training_little_and_is_used_again_when_it_moves(disk, root):
+    run = disk / "run"
+    code = """
+import time
+w = np.zeros(1000)
+ckpt = Checkpointer(RUN, {"w": w})
+ckpt.save(step=0).wait(60)
+say("ready"); hear()
+began = time.monotonic()
+saves = [ckpt.save(step=step) for step in range(1, 31)]
+say("stalled", time.monotonic() - began, sum(pending.error is not None for pending in saves)); hear()
+saves[0].wait(60)
+saves[1].wait(60)
+ckpt.save(step=40).wait(60)
+ckpt.close()
+"""
+    with Program(code, run, root) as program:
+        program.hear("ready")
+        freeze(disk)
+        program.say()
+        stall_s, skipped = map(float, program.hear("stalled"))
+        print(f"30 saves with a disk that hangs: {stall_s:.2f} s")
+        thaw(disk)
+        program.say()
+        status, _, err = program.end()
+    assert (stall_s < 10, skipped) == (True, 28)
+    assert "no sign of life" in err
+    assert status == 0
+    assert steps(run)[-1] == 40
+    assert [event["step"] for event in events(run, "save_failed")] == list(range(3, 31))
+
+
+def test_a_program_can_end_while_the_disk_hangs_and_goes_on_from_memory(disk, root):
+    run = disk / "run"
+    code = """
+from holdfast.agent import staging
+staging._CLOSE_PATIENCE_S = 0.5
+w = np.zeros(1000)
+ckpt = Checkpointer(RUN, {"w": w})
+ckpt.save(step=0).wait(60)
+say("ready", *agents_of(os.getpid())); hear()
+w[:] = 7
+ckpt.save(step=1)
+try:
+    ckpt.close()
+except holdfast.SaveFailedError as error:
+    say("closed", error.hint)
+"""
+    with Program(code, run, root) as program:
+        (agent,) = map(int, program.hear("ready"))
+        freeze(disk)
+        program.say()
+        assert "memory," in program.hear("closed")
+        assert program.end()[0] == 0
+        subprocess.run(["kill", "-9", str(agent)], check=True)
+    thaw(disk)
+    until(lambda: not Path(f"/proc/{agent}").exists())
+
+    out = run_program(
+        """
+w = np.zeros(1000)
+with Checkpointer(RUN, {"w": w}) as ckpt:
+    say(ckpt.restore().step, w[0])
+""",
+        run,
+        root,
+    )
+    assert out.split() == ["1", "7.0"]
+    assert steps(run) == [0, 1]
+    assert arenas(root) == []
+
+
+def test_a_full_disk_is_told_everywhere_and_older_checkpoints_stay(disk, root):
+    run = disk / "run"
+    weights = np.zeros(200_000)
+    ckpt = Checkpointer(run, {"w": weights}, background="process")
+    ckpt.save(step=1).wait(60)
+    filler = disk / "filler"
+    subprocess.run(["fallocate", "-l", "17M", str(filler)], check=True)
+
+    with pytest.raises(NoSpaceError):
+        for step in range(2, 9):
+            pending = ckpt.save(step=step)
+            pending.wait(60)
+
+    assert isinstance(pending.error, NoSpaceError)
+    kept = steps(run)
+    assert kept
+    with pytest.raises(SaveFailedError, match="needs"):
+        ckpt.close()
+    assert [event["event"] for event in events(run) if event["event"] == "save_failed"]
+    filler.unlink()
+    again = np.ones(200_000)
+    with Checkpointer(run, {"w": again}, background="process") as ckpt:
+        # The failed one is still in memory.
+        assert (ckpt.restore().step, again[0]) == (pending.step, 0)
+    assert steps(run)[-1] == pending.step
+    assert arenas(root) == []
+
+
+def test_a_failed_save_in_the_only_slot_can_be_restored_and_made_durable_from_there(disk, root):
+    run = disk / "run"
+    weights = np.zeros(200_000)
+    with Checkpointer(run, {"w": weights}, background="process", memory_bytes=2_000_000) as ckpt:
+        ckpt.save(step=1).wait(60)
+        subprocess.run(["fallocate", "-l", "19M", str(disk / "filler")], check=True)
+        weights[:] = 2
+        pending = ckpt.save(step=2)
+        until(lambda: pending.settled)
+        assert isinstance(pending.error, NoSpaceError)
+        (disk / "filler").unlink()
+        weights[:] = 3
+        assert (ckpt.restore().step, weights[0]) == (2, 2)
+        ckpt.wait(60)
+    assert steps(run) == [1, 2]
+    assert arenas(root) == []
+
+
+def test_on_error_raise_raises_at_the_next_save(disk, root):
+    weights = np.zeros(200_000)
+    ckpt = Checkpointer(disk / "run", {"w": weights}, background="process", on_error="raise")
+    ckpt.save(step=1).wait(60)
+    subprocess.run(["fallocate", "-l", "19M", str(disk / "filler")], check=True)
+    with pytest.raises(NoSpaceError):
+        for step in range(2, 9):
+            ckpt.save(step=step)
+            ckpt._stager.settle()
+    subprocess.run(["rm", str(disk / "filler")], check=True)
+    ckpt.save(step=9).wait(60)
+    ckpt.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT), ("1 / 0", 1)]
+)
+def test_a_program_that_ends_without_close_has_its_last_checkpoint(run, root, end, status):
+    code = f"""
+w = np.zeros(300_000)
+ckpt = Checkpointer(RUN, {{"w": w}})
+for step in range(3):
+    ckpt.save(step=step)
+{end}
+"""
+    with Program(code, run, root) as program:
+        found, _, _ = program.end()
+    assert found == status
+    assert steps(run) == [0, 1, 2]
+    assert arenas(root) == []
+    assert events(run)[-1]["event"] == "closed"
+
+
+def test_a_program_whose_last_checkpoint_failed_does_not_end_well(disk, root):
+    code = """
+w = np.zeros(200_000)
+ckpt = Checkpointer(RUN, {"w": w})
+ckpt.save(step=1).wait(60)
+say("ready"); hear()
+for step in range(2, 9):
+    ckpt.save(step=step)
+"""
+    with Program(code, disk / "run", root) as program:
+        program.hear("ready")
+        subprocess.run(["fallocate", "-l", "19M", str(disk / "filler")], check=True)
+        program.say()
+        status, _, err = program.end()
+    assert status == EXIT_NOT_DURABLE
+    assert "the last checkpoint (step 8) did not become durable" in err
+    assert steps(disk / "run")
+
+
+def test_a_training_that_was_fenced_off_is_told_at_every_save(run, root):
+    weights = np.zeros(1000)
+    old = Checkpointer(run, {"w": weights}, background="process")
+    old.save(step=1).wait(60)
+    with Checkpointer(run, {"w": weights}, background="process", takeover=True) as new:
+        new.restore()
+        new.save(step=2).wait(60)
+        pending = old.save(step=3)
+        with pytest.raises(FencedError):
+            pending.wait(60)
+        for step in (4, 5):
+            with pytest.raises(FencedError):
+                old.save(step=step)
+        with pytest.raises(SaveFailedError):
+            old.close()
+        new.save(step=6).wait(60)
+    assert steps(run) == [1, 2, 6]
+
+
+def test_a_run_directory_that_is_replaced_is_an_error_and_not_a_crash(run, root):
+    weights = np.zeros(1000)
+    ckpt = Checkpointer(run, {"w": weights}, background="process")
+    ckpt.save(step=1).wait(60)
+    shutil.rmtree(run)
+    run.write_text("something else")
+    pending = ckpt.save(step=2)
+    until(lambda: pending.settled)
+    assert pending.error is not None
+    with pytest.raises(SaveFailedError):
+        ckpt.close()
