@@ -1,6 +1,6 @@
 """Copies of checkpoints: byte-identical files, verified at both ends, manifest last (I2), nothing overwritten."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
@@ -9,7 +9,7 @@ from holdfast.core.limits import MAX_MANIFEST_BYTES, MAX_SMALL_BLOB_BYTES
 from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MANIFEST_NAME, MARKER_NAME, attempt_key
 from holdfast.core.values import Checkpoint
 from holdfast.engine.attempts import latest_holder
-from holdfast.engine.blocks import BlockPool, run_workers
+from holdfast.engine.blocks import BlockPool, run_in_order
 from holdfast.engine.commit import LOCK_DEADLINE_S
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source
@@ -178,21 +178,22 @@ def _open_shard(store: Store, key: str) -> Reader:
 def _copy_chunks(reader: Reader, writer: Writer, shard: ShardRecord, source: Source, key: str) -> None:
     pool = source.pool if shard.chunk_bytes <= source.pool.size_bytes else BlockPool(shard.chunk_bytes)
 
-    def copy(next_index: Callable[[], int | None]) -> None:
-        with pool.block() as block:
-            while (index := next_index()) is not None:
-                begin = index * shard.chunk_bytes
-                data = block[: min(shard.chunk_bytes, shard.size_bytes - begin)]
-                reader.read_at([data], begin)
-                if digest_hex(data) != shard.blake3[index]:
-                    raise IntegrityError(
-                        f"{source.store.location}/{key}: chunk {index} differs from its digest",
-                        hint=_left_out(source.store),
-                    )
-                writer.write_at(data, begin)
-                _advance(source.progress, len(data))
+    def read(index: int, block: memoryview) -> memoryview:
+        begin = index * shard.chunk_bytes
+        data = block[: min(shard.chunk_bytes, shard.size_bytes - begin)]
+        reader.read_at([data], begin)
+        if digest_hex(data) != shard.blake3[index]:
+            raise IntegrityError(
+                f"{source.store.location}/{key}: chunk {index} differs from its digest",
+                hint=_left_out(source.store),
+            )
+        return data
 
-    run_workers(copy, len(shard.blake3), source.workers)
+    def write(index: int, data: memoryview) -> None:
+        writer.write_at(data, index * shard.chunk_bytes)
+        _advance(source.progress, len(data))
+
+    run_in_order(read, write, len(shard.blake3), pool=pool, workers=source.workers)
 
 
 def _check_present(source: Source, target: Store, checkpoint_id: str, manifest: bytes) -> None:
