@@ -40,7 +40,7 @@ from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import collect_provenance
 from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
-from holdfast.engine.saving import Document, save_encoded
+from holdfast.engine.saving import Document, save_in_foreground
 from holdfast.engine.session import Session, default_workers
 from holdfast.engine.snapshots import (
     Snapshot,
@@ -446,12 +446,9 @@ class Checkpointer:
     def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
         # It reads the catalogue, and a storage that fails there must not end the job either (I7).
         self._session.check_continues()
-        checkpoint = save_encoded(self._session, encoded, document, self._keep)
-        pending.note_durable(checkpoint.id)
-        self._session.journal.record(
-            "committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes
+        save_in_foreground(
+            self._session, encoded, document, self._keep, lambda checkpoint: pending.note_durable(checkpoint.id)
         )
-        self._prune()
 
     def _encode(self, tree: object, to_host: ToHost | None = None) -> Encoded:
         state = dict(self._state)
@@ -461,15 +458,6 @@ class Checkpointer:
             raise UsageError("there is nothing to save", hint="give Checkpointer a state, or save(tree=...)")
         random = current_random() if self._random else None
         return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host)
-
-    def _prune(self) -> None:
-        try:
-            prune_run(self._session, self._keep)
-        except FencedError:
-            raise
-        except HoldfastError as error:
-            _log.warning("old checkpoints could not be removed: %s", error.message)
-            self._session.journal.record("prune_failed", error=error.message)
 
     def _report_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         if self._on_error == "raise":

@@ -1,6 +1,5 @@
 """One save in the background: encode, choose how to copy, copy, hand over. And how much that cost the training."""
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,17 +11,17 @@ from holdfast.agent.client import Agent, Client, OnEvent, ThreadAgent
 from holdfast.agent.messages import Hello
 from holdfast.agent.worker import Worker
 from holdfast.core.clock import Clock
-from holdfast.core.errors import FencedError, HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.capture import capture
 from holdfast.engine.device import HostCopies, torch_device
 from holdfast.engine.gate import Gate
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import Document, draft_checkpoint, lay_out_state, save_encoded
+from holdfast.engine.saving import Document, draft_checkpoint, lay_out_state, save_in_foreground
 from holdfast.engine.session import Session
 from holdfast.engine.snapshots import Snapshot
-from holdfast.engine.writing import Draft, prune_run
+from holdfast.engine.writing import Draft
 from holdfast.format.carriers import ToHost
 from holdfast.format.encode import Encoded
 from holdfast.format.manifest import decode_staged
@@ -32,7 +31,6 @@ from holdfast.storage.posix import PosixStore
 
 __all__ = ["CaptureMode", "Stager", "Status"]
 
-_log = logging.getLogger("holdfast")
 
 CaptureMode = Literal["now", "overlapped", "auto"]
 Encode = Callable[[ToHost], Encoded]
@@ -258,19 +256,12 @@ class Stager:
 
     def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
         """Where memory has no room for a snapshot: written from where the arrays are, before the program goes on."""
-        checkpoint = save_encoded(self._session, encoded, document, self._keep)
-        self._session.journal.record(
-            "committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes
-        )
-        pending.note_durable(checkpoint.id)
-        self.background.durable_step = checkpoint.step
-        try:
-            prune_run(self._session, self._keep)
-        except FencedError:
-            raise
-        except HoldfastError as error:
-            _log.warning("old checkpoints could not be removed: %s", error.message)
-            self._session.journal.record("prune_failed", error=error.message)
+
+        def note(checkpoint: Checkpoint) -> None:
+            pending.note_durable(checkpoint.id)
+            self.background.durable_step = checkpoint.step
+
+        save_in_foreground(self._session, encoded, document, self._keep, note)
 
     def _note_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         self.failed += 1

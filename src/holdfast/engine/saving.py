@@ -1,15 +1,17 @@
 """What a save writes: the encoded state laid out as a shard, and the draft of its checkpoint."""
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from holdfast.core.errors import FencedError, HoldfastError
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.names import CheckpointId
 from holdfast.core.values import Checkpoint
 from holdfast.engine.persist import persist
 from holdfast.engine.session import Session
-from holdfast.engine.writing import Draft, write_checkpoint
+from holdfast.engine.writing import Draft, prune_run, write_checkpoint
 from holdfast.format.dtypes import safetensors_type
 from holdfast.format.encode import Encoded
 from holdfast.format.head import encode_head
@@ -18,7 +20,9 @@ from holdfast.format.shard import Layout, TensorEntry, lay_out
 from holdfast.policy.keep import Keep
 from holdfast.storage.store import Writer
 
-__all__ = ["Document", "draft_checkpoint", "lay_out_state", "save_encoded"]
+__all__ = ["Document", "draft_checkpoint", "lay_out_state", "save_encoded", "save_in_foreground"]
+
+_log = logging.getLogger("holdfast")
 
 _WORLD = 1
 
@@ -49,6 +53,22 @@ def save_encoded(session: Session, encoded: Encoded, document: Document, keep: K
     checkpoint = write_checkpoint(session, draft_checkpoint(session, encoded, layout, document), produce, keep)
     session.note_commit(checkpoint)
     return checkpoint
+
+
+def save_in_foreground(
+    session: Session, encoded: Encoded, document: Document, keep: Keep, on_durable: Callable[[Checkpoint], None]
+) -> None:
+    """Save, tell that it is durable, journal it, prune. That old ones could not be removed is only a warning (I7)."""
+    checkpoint = save_encoded(session, encoded, document, keep)
+    on_durable(checkpoint)
+    session.journal.record("committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes)
+    try:
+        prune_run(session, keep)
+    except FencedError:
+        raise
+    except HoldfastError as error:
+        _log.warning("old checkpoints could not be removed: %s", error.message)
+        session.journal.record("prune_failed", error=error.message)
 
 
 def lay_out_state(encoded: Encoded) -> Layout:
