@@ -53,7 +53,8 @@ from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
 from holdfast.format.carriers import ToHost
 from holdfast.format.decode import build
-from holdfast.format.encode import Encoded, encode_state
+from holdfast.format.encode import Encoded, encode_again, encode_state
+from holdfast.format.footprint import Footprint
 from holdfast.format.manifest import Body
 from holdfast.policy.keep import Keep, Verdict, keep
 from holdfast.policy.lineage import choose, in_order
@@ -190,7 +191,9 @@ class Checkpointer:
             try:
                 if self._stager is not None:
                     self._session.check_continues()
-                    self._stager.save(lambda to_host: self._encode(tree, to_host), document, pending)
+                    self._stager.save(
+                        lambda to_host, footprint: self._encode(tree, to_host, footprint), document, pending
+                    )
                 else:
                     self._save_synchronously(self._encode(tree), document, pending)
             except (FencedError, UsageError, StateError):
@@ -450,14 +453,17 @@ class Checkpointer:
             self._session, encoded, document, self._keep, lambda checkpoint: pending.note_durable(checkpoint.id)
         )
 
-    def _encode(self, tree: object, to_host: ToHost | None = None) -> Encoded:
+    def _encode(self, tree: object, to_host: ToHost | None = None, footprint: Footprint | None = None) -> Encoded:
         state = dict(self._state)
         if tree is not None:
             state[TREE_NAME] = tree
         if not state:
             raise UsageError("there is nothing to save", hint="give Checkpointer a state, or save(tree=...)")
         random = current_random() if self._random else None
-        return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host)
+        if footprint is not None:
+            return encode_again(footprint, state, random=random, allow_pickle=self._pickle, to_host=to_host)
+        again = self._stager is not None
+        return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host, again=again)
 
     def _report_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         if self._on_error == "raise":

@@ -61,7 +61,7 @@ def laid_out(request):
     """A state, and the shard that persist makes of it."""
     encoded = encode_state(_STATES[request.param])
     layout = lay_out_state(encoded)
-    carriers = [leaf.carrier for leaf in encoded.leaves]
+    carriers = encoded.carriers
     written = _Written(layout.size_bytes)
     sums = persist(layout, carriers, written, pool=BlockPool(), workers=2)
     return layout, carriers, bytes(written.data), sums.xxh3
@@ -105,4 +105,4 @@ def test_a_failure_in_one_of_the_threads_is_raised_by_capture():
     layout = lay_out_state(encoded)
 
     with pytest.raises(ValueError, match=r"memoryview|broadcast"):
-        capture(layout, [leaf.carrier for leaf in encoded.leaves], _dirty_image(layout.size_bytes - 9), workers=2)
+        capture(layout, encoded.carriers, _dirty_image(layout.size_bytes - 9), workers=2)

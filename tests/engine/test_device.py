@@ -127,7 +127,7 @@ def test_an_overlapped_capture_waits_for_the_side_stream_first():
     deferred = copies.leaves(encoded.leaves)
     image = memoryview(bytearray(layout.size_bytes))
 
-    carriers = [leaf.carrier for leaf in encoded.leaves]
+    carriers = encoded.carriers
     copy = Overlapped(layout, carriers, deferred, image, workers=1, before=copies.finish)
 
     assert copy.wait(60)
@@ -141,7 +141,7 @@ def test_a_device_that_fails_makes_the_snapshot_fail():
     copies = _copies(_FakeDevice(fails=["finish"]))
     encoded = encode_state({"w": copies.take(torch.randn(5))})
     layout = lay_out_state(encoded)
-    carriers = [leaf.carrier for leaf in encoded.leaves]
+    carriers = encoded.carriers
 
     copy = Overlapped(layout, carriers, {0}, memoryview(bytearray(layout.size_bytes)), workers=1, before=copies.finish)
 

@@ -55,12 +55,12 @@ class _Capture:
             encoded = encode_state(state)
             self.layout = lay_out_state(encoded)
             self.names = [leaf.name for leaf in encoded.leaves]
-            deferral = gate.deferrable(encoded)
+            deferral = gate.deferrable(encoded, gate.guarded_tensors())
             self.deferred = {self.names[index] for index in deferral.leaves}
             self.memory = mmap.mmap(-1, self.layout.size_bytes)
             self.copy = Overlapped(
                 self.layout,
-                [leaf.carrier for leaf in encoded.leaves],
+                encoded.carriers,
                 deferral.leaves,
                 memoryview(self.memory),
                 workers=1,
@@ -425,7 +425,7 @@ with gate.capturing():
     encoded = encode_state(state)
     layout = lay_out_state(encoded)
     image = memoryview(bytearray(layout.size_bytes))
-    copy = Overlapped(layout, [encoded.leaves[0].carrier], {0}, image, workers=1, before=may_go_on.wait)
+    copy = Overlapped(layout, encoded.carriers, {0}, image, workers=1, before=may_go_on.wait)
     gate.hold(copy)
 is_inside, may_leave = threading.Event(), threading.Event()
 def stay_inside():
@@ -460,7 +460,7 @@ from holdfast.format.encode import encode_state
 state = {"array": np.zeros(10), "list": [np.ones(3)]}
 gate = Gate(state)
 with gate.capturing():
-    assert gate.deferrable(encode_state(state)).leaves == frozenset()
+    assert gate.deferrable(encode_state(state), gate.guarded_tensors()).leaves == frozenset()
 assert not {"torch", "jax"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -21,7 +21,7 @@ class _Laid:
         self.now, self.later = np.full(CHUNK_BYTES, 1, np.uint8), np.full(3 * CHUNK_BYTES, 2, np.uint8)
         encoded = encode_state({"now": self.now, "later": self.later})
         self.layout = lay_out_state(encoded)
-        self.carriers = [leaf.carrier for leaf in encoded.leaves]
+        self.carriers = encoded.carriers
         self.memory = mmap.mmap(-1, self.layout.size_bytes)
 
     def start(self, deferred=(1,), **options):

@@ -51,9 +51,9 @@ class _Snapshots:
         with self.gate.capturing():
             encoded = encode_state(self.state)
             self.layout = lay_out_state(encoded)
-            deferral = self.gate.deferrable(encoded)
+            deferral = self.gate.deferrable(encoded, self.gate.guarded_tensors())
             assert len(deferral.leaves) == len(encoded.leaves)
-            carriers = [leaf.carrier for leaf in encoded.leaves]
+            carriers = encoded.carriers
             image = memoryview(self.memory)
             self.copy = Overlapped(self.layout, carriers, deferral.leaves, image, workers=1, changed=deferral.changed)
             self.gate.hold(self.copy)

@@ -80,9 +80,10 @@ def test_two_leaves_of_the_same_name_are_refused_naming_both():
     ids=lambda array: f"{type(array).__module__} {array.dtype}",
 )
 def test_the_real_safetensors_library_reads_what_the_leaf_says(array):
-    (leaf,) = encode_state({"w": array}).leaves
+    encoded = encode_state({"w": array})
+    (leaf,) = encoded.leaves
     tag, extra = safetensors_type(leaf.dtype)
-    content = np.ascontiguousarray(leaf.carrier).tobytes()
+    content = np.ascontiguousarray(encoded.carriers[0]).tobytes()
 
     header = msgspec.json.encode(
         {"w": {"dtype": tag, "shape": (*leaf.shape, *extra), "data_offsets": (0, len(content))}}
@@ -95,9 +96,9 @@ def test_the_real_safetensors_library_reads_what_the_leaf_says(array):
 
 def test_a_carrier_is_the_programs_own_memory_whatever_the_strides():
     for array in (np.zeros((4, 6), np.float32)[::2, ::-3], torch.zeros(4, 6, dtype=torch.bfloat16).T[1:, ::2]):
-        (leaf,) = encode_state({"w": array}).leaves
+        (carrier,) = encode_state({"w": array}).carriers
 
-        leaf.carrier[...] = 0x3F80  # 1.0 in bfloat16; a tiny float32
+        carrier[...] = 0x3F80  # 1.0 in bfloat16; a tiny float32
 
         assert bool((array != 0).all())
 

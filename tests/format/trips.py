@@ -27,9 +27,9 @@ def store(state, *, random=None, allow_pickle=False) -> Stored:
     described = [(leaf.name, leaf.dtype, leaf.shape) for leaf in encoded.leaves]
     tree, random_tree, infos = msgspec.json.decode(msgspec.json.encode((encoded.tree, encoded.random, described)))
     data = []
-    for leaf in encoded.leaves:
+    for leaf, carrier in zip(encoded.leaves, encoded.carriers, strict=True):
         content = bytearray(leaf.nbytes)
-        copy_range(leaf.carrier, 0, leaf.nbytes, memoryview(content))
+        copy_range(carrier, 0, leaf.nbytes, memoryview(content))
         data.append(bytes(content))
     leaves = [LeafInfo(name, dtype, tuple(shape)) for name, dtype, shape in infos]
     return Stored(tree, random_tree, leaves, data)

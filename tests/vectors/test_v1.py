@@ -25,7 +25,7 @@ def stored(name: str, part: str) -> Path:
 
 def contents(state: dict[str, object]) -> tuple[bytes, list[bytes]]:
     encoded = encode_state(state)
-    return msgspec.json.encode(encoded.tree), [leaf.carrier.tobytes() for leaf in encoded.leaves]
+    return msgspec.json.encode(encoded.tree), [carrier.tobytes() for carrier in encoded.carriers]
 
 
 def _outlines(state):
@@ -56,9 +56,9 @@ def test_a_golden_checkpoint_restores_in_place(name, tmp_path):
     shutil.copytree(HERE / name, tmp_path / "run")
     (tmp_path / "run").chmod(0o700)
     state = STATES[name]()
-    for leaf in encode_state(state).leaves:
-        if leaf.carrier.flags.writeable:
-            leaf.carrier[...] = np.zeros((), leaf.carrier.dtype)
+    for carrier in encode_state(state).carriers:
+        if carrier.flags.writeable:
+            carrier[...] = np.zeros((), carrier.dtype)
 
     with holdfast.Checkpointer(tmp_path / "run", state) as ckpt:
         restored = ckpt.restore()
@@ -73,9 +73,10 @@ def test_a_golden_checkpoint_restores_in_place(name, tmp_path):
 def test_the_safetensors_library_opens_a_golden_shard(name):
     found = safetensors.torch.load_file(stored(name, "*.safetensors"))
 
-    leaves = encode_state(STATES[name]()).leaves
-    assert set(found) == {leaf.name for leaf in leaves}
-    assert all(as_bytes(found[leaf.name]) == leaf.carrier.tobytes() for leaf in leaves)
+    encoded = encode_state(STATES[name]())
+    stored_leaves = dict(zip((leaf.name for leaf in encoded.leaves), encoded.carriers, strict=True))
+    assert found.keys() == stored_leaves.keys()
+    assert all(as_bytes(found[name]) == carrier.tobytes() for name, carrier in stored_leaves.items())
 
 
 def test_unregistered_classes_come_back_as_records_that_keep_their_name(monkeypatch):

@@ -16,6 +16,7 @@ from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.names import shard_name
 from holdfast.core.values import Checkpoint
+from holdfast.engine.copier import Run
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.session import Session
 from holdfast.engine.writing import Draft
@@ -193,8 +194,8 @@ class Background:
                 raise
             raise SaveFailedError(f"step {pending.step} cannot be given to the agent: {error}") from error
 
-    def hand_over_later(self, index: int, draft: Draft, pending: PendingCheckpoint, copying: Copying) -> None:
-        """The same once the copy is complete; a thread waits for that."""
+    def hand_over_later(self, index: int, draft: Draft, pending: PendingCheckpoint, copying: Copying, run: Run) -> None:
+        """The same once the copy is complete; done by `run`, which waits for that."""
 
         def finish() -> None:
             copying.wait()
@@ -206,13 +207,10 @@ class Background:
                 self.drop(index)
                 if not isinstance(error, HoldfastError):
                     error = SaveFailedError(f"unexpected {type(error).__name__}: {error}")
-                pending.note_failed(error)
                 self._on_failure(pending, error)
+                pending.note_failed(error)
 
-        try:
-            threading.Thread(target=finish, name="holdfast-staging", daemon=True).start()
-        except RuntimeError:  # no more threads
-            finish()
+        run(finish)
 
     def settle(self, deadline_s: float, *, patience_s: float) -> list[PendingCheckpoint]:
         """Wait until nothing is on its way, at most that long, while there are signs of life; what still is."""
@@ -373,5 +371,6 @@ class Background:
             # Not by another process: this one went back to an earlier checkpoint, and began a new attempt itself.
             job.pending.note_failed(SaveFailedError(f"step {job.pending.step} was left behind by a restore"))
             return
-        job.pending.note_failed(error)
+        # In this order: who waits for the checkpoint goes on at once, and must find the failure noted.
         self._on_failure(job.pending, error)
+        job.pending.note_failed(error)

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from holdfast.agent.background import Background
 from holdfast.agent.client import Agent, Client, OnEvent, ThreadAgent
@@ -14,6 +14,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.capture import capture
+from holdfast.engine.copier import Copier
 from holdfast.engine.device import HostCopies, torch_device
 from holdfast.engine.gate import Gate
 from holdfast.engine.outcome import PendingCheckpoint
@@ -24,7 +25,9 @@ from holdfast.engine.snapshots import Snapshot
 from holdfast.engine.writing import Draft
 from holdfast.format.carriers import ToHost
 from holdfast.format.encode import Encoded
+from holdfast.format.footprint import Footprint, Moved
 from holdfast.format.manifest import decode_staged
+from holdfast.format.shard import Layout
 from holdfast.policy.keep import Keep
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
@@ -33,8 +36,9 @@ __all__ = ["CaptureMode", "Stager", "Status"]
 
 
 CaptureMode = Literal["now", "overlapped", "auto"]
-Encode = Callable[[ToHost], Encoded]
-"""Gives the state as it is now, with what brings tensors of an accelerator to the host."""
+Encode = Callable[[ToHost, Footprint | None], Encoded]
+"""Gives the state as it is now, with what brings tensors of an accelerator to the host; Moved where it is not where
+the footprint says."""
 
 # What a copy may take before "auto" lets it overlap with the computation: shorter ones are not worth a thread.
 _WORTH_OVERLAPPING_S = 0.005
@@ -90,6 +94,9 @@ class Stager:
         self._mode = mode
         self._on_failure = on_failure
         self._gate = Gate(state) if mode != "now" else None
+        self._copier = Copier()
+        self._footprint: Footprint | None = None
+        self._layout: Layout | None = None
         self._copy_s = 0.0
         self.stall_s = 0.0
         self.saved = 0
@@ -124,10 +131,7 @@ class Stager:
             if self._gate is not None and (self._mode == "overlapped" or self._copy_s > _WORTH_OVERLAPPING_S):
                 self._save_overlapped(self._gate, encode, document, pending)
             else:
-                copies = HostCopies(torch_device)
-                encoded = encode(copies.take)
-                copies.finish()
-                self._save_now(encoded, document, pending)
+                self._save_now(encode, document, pending)
         finally:
             self.stall_s += time.perf_counter() - began_s
         self.saved += 1
@@ -193,11 +197,26 @@ class Stager:
         """Finish what is on its way; what cannot be finished in time has failed. Whether the storage still answers."""
         if self._gate is not None:
             self._gate.close()
+        self._copier.close()
         return self.background.close(_CLOSE_DEADLINE_S, patience_s=_CLOSE_PATIENCE_S)
 
-    def _save_now(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
+    def _look(self, encode: Encode, guarded: Sequence[Any]) -> tuple[Encoded, Layout, HostCopies]:
+        """The state, its layout, and its tensors that are on their way from an accelerator."""
+        addresses = frozenset(tensor.data_ptr() for tensor in guarded if not tensor.is_cpu)
+        copies = HostCopies(torch_device, guarded=addresses)
+        if self._footprint is not None and self._layout is not None:
+            try:
+                return encode(copies.take, self._footprint), self._layout, copies
+            except Moved:
+                copies = HostCopies(torch_device, guarded=addresses)
+        encoded = encode(copies.take, None)
+        self._footprint, self._layout = encoded.footprint, lay_out_state(encoded)
+        return encoded, self._layout, copies
+
+    def _save_now(self, encode: Encode, document: Document, pending: PendingCheckpoint) -> None:
         session, background = self._session, self.background
-        layout = lay_out_state(encoded)
+        encoded, layout, copies = self._look(encode, ())
+        copies.finish()
         if not background.has_room(layout.size_bytes):
             self._save_synchronously(encoded, document, pending)
             return
@@ -207,8 +226,7 @@ class Stager:
             image = background.image(index, layout.size_bytes)
             began_s = time.perf_counter()
             try:
-                carriers = [leaf.carrier for leaf in encoded.leaves]
-                xxh3 = capture(layout, carriers, image, workers=max(1, session.workers // 2))
+                xxh3 = capture(layout, encoded.carriers, image, workers=max(1, session.workers // 2))
             finally:
                 image.release()
             self._copy_s = time.perf_counter() - began_s
@@ -224,24 +242,24 @@ class Stager:
         copying: Overlapped | None = None
         try:
             with gate.capturing():
-                copies = HostCopies(torch_device, guarded=gate.guarded_addresses())
-                encoded = encode(copies.take)
-                layout = lay_out_state(encoded)
+                guarded = gate.guarded_tensors()
+                encoded, layout, copies = self._look(encode, guarded)
                 if not background.has_room(layout.size_bytes):
                     copies.finish()
                     self._save_synchronously(encoded, document, pending)
                     return
                 index = background.reserve(pending)
                 draft = draft_checkpoint(session, encoded, layout, document)
-                deferral = gate.deferrable(encoded)
+                deferral = gate.deferrable(encoded, guarded)
                 copying = Overlapped(
                     layout,
-                    [leaf.carrier for leaf in encoded.leaves],
+                    encoded.carriers,
                     deferral.leaves | copies.leaves(encoded.leaves),
                     background.image(index, layout.size_bytes),
                     workers=1,
                     changed=deferral.changed,
                     before=copies.finish,
+                    run=self._copier.run,
                 )
                 gate.hold(copying)
         except BaseException:
@@ -252,7 +270,7 @@ class Stager:
                 background.drop(index)
             raise
         session.note_commit(draft.checkpoint)
-        background.hand_over_later(index, draft, pending, copying)
+        background.hand_over_later(index, draft, pending, copying, self._copier.run)
 
     def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
         """Where memory has no room for a snapshot: written from where the arrays are, before the program goes on."""

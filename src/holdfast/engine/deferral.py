@@ -1,18 +1,18 @@
 """Which leaves may be copied later: those that only change behind the gate, or never."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from holdfast.engine.adapters import is_optimizer
-from holdfast.format.aliases import extent
-from holdfast.format.arrays import Leaf, address_of
+from holdfast.format.arrays import Leaf
 from holdfast.format.encode import Encoded
+from holdfast.format.footprint import Footprint
 from holdfast.format.frameworks import loaded
 from holdfast.format.nodes import Node
 
-__all__ = ["Deferral", "find_optimizers", "immutable_leaves", "owned_leaves", "updated_tensors"]
+__all__ = ["Deferral", "Owned", "find_optimizers", "immutable_leaves", "updated_tensors"]
 
 _MAX_DEPTH = 8
 
@@ -34,8 +34,9 @@ class Deferral:
         written = [tensor.data_ptr() for tensor, version in self._watched if tensor._version != version]
         if not written:
             return []
-        extents = [(leaf.name, extent(leaf.carrier, address_of(leaf.carrier))) for leaf in self._all]
-        return [name for name, found in extents if any(found.low <= address < found.high for address in written)]
+        return [
+            leaf.name for leaf in self._all if any(leaf.extent.low <= address < leaf.extent.high for address in written)
+        ]
 
 
 def find_optimizers(state: object) -> list[Any]:
@@ -51,29 +52,51 @@ def updated_tensors(optimizers: Iterable[Any]) -> list[Any]:
         return []
     found: dict[int, Any] = {}
     for optimizer in optimizers:
-        for value in chain(_walk([group["params"] for group in optimizer.param_groups]), _walk(optimizer.state)):
-            if isinstance(value, torch.Tensor) and _is_dense(value, torch):
+        parts = [part for group in optimizer.param_groups for part in group["params"]]
+        for value in chain(parts, *(_values(part) for part in optimizer.state.values())):
+            if isinstance(value, torch.Tensor):
                 found[id(value)] = value
-    return list(found.values())
+            elif isinstance(value, dict | list | tuple):
+                found.update((id(inner), inner) for inner in _walk(value) if isinstance(inner, torch.Tensor))
+    return [tensor for tensor in found.values() if _is_dense(tensor, torch)]
 
 
-def owned_leaves(leaves: Sequence[Leaf], tensors: Sequence[Any]) -> frozenset[int]:
-    """The leaves all of whose bytes belong to one of the tensors, or to several without a gap."""
-    spans = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_cpu]
-    whole = set(spans)
-    lows, highs = _merged(spans)
-    owned = []
-    for index, leaf in enumerate(leaves):
-        carrier = leaf.carrier
-        address = address_of(carrier)
-        if carrier.flags.forc and (address, carrier.nbytes) in whole:  # nearly all: a tensor as it is
-            owned.append(index)
-            continue
-        found = extent(carrier, address)
-        position = bisect_right(lows, found.low) - 1
-        if position >= 0 and found.high <= highs[position]:
-            owned.append(index)
-    return frozenset(owned)
+def _values(part: object) -> Iterable[object]:
+    return part.values() if isinstance(part, dict) else (part,)
+
+
+class Owned:
+    """Which leaves belong to the optimizers; remembered as long as neither the leaves nor the tensors have moved."""
+
+    def __init__(self) -> None:
+        self._footprint: Footprint | None = None
+        self._spans: list[tuple[int, int]] = []
+        self._whole: set[tuple[int, int]] = set()
+        self._merged = _Intervals([], [])
+        self._leaves: frozenset[int] = frozenset()
+
+    def leaves(self, encoded: Encoded, tensors: Iterable[Any]) -> frozenset[int]:
+        """The leaves all of whose bytes belong to one of the tensors, or to several without a gap."""
+        spans = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_cpu]
+        if spans != self._spans:
+            self._spans, self._whole, self._merged, self._footprint = spans, set(spans), _merged(spans), None
+        if self._footprint is None or encoded.footprint is not self._footprint:
+            self._footprint = encoded.footprint
+            self._leaves = frozenset(filter(self._is_owned(encoded.leaves), range(len(encoded.leaves))))
+            return self._leaves
+        return (self._leaves - encoded.fresh).union(filter(self._is_owned(encoded.leaves), encoded.fresh))
+
+    def _is_owned(self, leaves: Sequence[Leaf]) -> Callable[[int], bool]:
+        whole, (lows, highs) = self._whole, self._merged
+
+        def is_owned(index: int) -> bool:
+            low, high = leaves[index].extent.low, leaves[index].extent.high
+            if (low, high - low) in whole:  # nearly all: a tensor as it is
+                return True
+            position = bisect_right(lows, low) - 1
+            return position >= 0 and high <= highs[position]
+
+        return is_owned
 
 
 def immutable_leaves(encoded: Encoded) -> frozenset[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.overlap import torn_error
-from holdfast.format.arrays import Leaf, address_of
+from holdfast.format.arrays import Leaf
 from holdfast.format.frameworks import loaded
 
 __all__ = ["Device", "HostCopies", "TorchDevice", "torch_device"]
@@ -77,8 +77,9 @@ class HostCopies:
 
     def leaves(self, leaves: Sequence[Leaf]) -> frozenset[int]:
         """Those whose contents come later: to be deferred, with `finish` before they are copied."""
-        found = (index for index, leaf in enumerate(leaves) if address_of(leaf.carrier) in self._addresses)
-        return frozenset(found)
+        if not self._addresses:
+            return frozenset()
+        return frozenset(index for index, leaf in enumerate(leaves) if leaf.extent.start in self._addresses)
 
     def finish(self) -> None:
         """Wait for the contents, and let go of the device's memory. StateError where a tensor changed meanwhile."""

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from holdfast.engine.adapters import TargetMemory
-from holdfast.format.aliases import extent, overlapping
-from holdfast.format.arrays import Carrier, Destination, address_of
+from holdfast.format.aliases import overlapping
+from holdfast.format.arrays import Carrier, Destination, address_of, extent_of
 from holdfast.format.dtypes import carrier_dtype
 from holdfast.format.memory import ArraySpec, LeafMemory, view_carrier
 
@@ -35,7 +35,7 @@ def conflicts(targets: Sequence[Target]) -> list[tuple[Target, Target]]:
     """Pairs that share memory in the program although the checkpoint has different contents for them."""
     found: list[tuple[Target, Target]] = []
     carriers = [target.memory.carrier for target in targets]
-    extents = [extent(target.memory.carrier, target.memory.address) for target in targets]
+    extents = [extent_of(target.memory.carrier, target.memory.address) for target in targets]
     for group in overlapping(carriers, extents):
         first = targets[group[0]]
         found.extend((first, targets[index]) for index in group if targets[index].spec.leaf != first.spec.leaf)
@@ -84,4 +84,4 @@ def _spread(source: Carrier, takers: list[Target], steps: list[Callable[[], obje
 def _same_memory(one: Carrier, other: Carrier) -> bool:
     if one is other:
         return True
-    return extent(one, address_of(one)) == extent(other, address_of(other)) and one.strides == other.strides
+    return extent_of(one, address_of(one)) == extent_of(other, address_of(other)) and one.strides == other.strides

@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from holdfast.core.errors import StateError
-from holdfast.engine.deferral import Deferral, find_optimizers, immutable_leaves, owned_leaves, updated_tensors
+from holdfast.engine.deferral import Deferral, Owned, find_optimizers, immutable_leaves, updated_tensors
 from holdfast.engine.overlap import Overlapped
 from holdfast.format.encode import Encoded
 
@@ -49,6 +49,7 @@ class Gate:
         self._all_guarded = all_guarded
         self._deadline_s = deadline_s
         self._optimizers = find_optimizers(state)
+        self._owned = Owned()
         self._start_afresh()
         self._handles: list[Any] = []
         for optimizer in self._optimizers:
@@ -90,21 +91,16 @@ class Gate:
                 hint='save from the thread that updates the state, or set capture="now"',
             )
 
-    def deferrable(self, encoded: Encoded) -> Deferral:
-        """What may be copied after `capturing` has ended, by an Overlapped that was given to `hold` before."""
-        immutable = immutable_leaves(encoded)
-        if self._is_updating():
-            return Deferral(immutable, [], encoded.leaves)
-        tensors = updated_tensors(self._optimizers)
-        if self._all_guarded:
-            return Deferral(frozenset(range(len(encoded.leaves))), tensors, encoded.leaves)
-        return Deferral(immutable | owned_leaves(encoded.leaves, tensors), tensors, encoded.leaves)
+    def guarded_tensors(self) -> list[Any]:
+        """The tensors that only change behind the gate. To be asked inside `capturing`."""
+        return [] if self._is_updating() else updated_tensors(self._optimizers)
 
-    def guarded_addresses(self) -> frozenset[int]:
-        """Of the accelerators' tensors that only change behind the gate: see `HostCopies`."""
-        if self._is_updating():
-            return frozenset()
-        return frozenset(tensor.data_ptr() for tensor in updated_tensors(self._optimizers) if not tensor.is_cpu)
+    def deferrable(self, encoded: Encoded, guarded: Sequence[Any]) -> Deferral:
+        """What may be copied after `capturing` has ended, by an Overlapped that was given to `hold` before."""
+        if self._all_guarded and not self._is_updating():
+            return Deferral(frozenset(range(len(encoded.leaves))), guarded, encoded.leaves)
+        leaves = immutable_leaves(encoded) | self._owned.leaves(encoded, guarded)
+        return Deferral(leaves, guarded, encoded.leaves)
 
     def hold(self, copy: Overlapped) -> None:
         """Hold back updates until the copy is done. To be called inside `capturing`."""

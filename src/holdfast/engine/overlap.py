@@ -9,6 +9,7 @@ from functools import partial
 from holdfast.core.errors import HoldfastError, SaveFailedError, StateError
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.capture import for_chunks
+from holdfast.engine.copier import Run, run_in_thread
 from holdfast.engine.image import Image
 from holdfast.format.arrays import Carrier
 from holdfast.format.checksum import checksum_hex
@@ -45,8 +46,9 @@ class Overlapped:
         workers: int,
         changed: Callable[[], Sequence[str]] | None = None,
         before: Callable[[], object] | None = None,
+        run: Run = run_in_thread,
     ) -> None:
-        """Copy what cannot wait.
+        """Copy what cannot wait; `run` has the rest done.
 
         `changed` names the deferred leaves that were written to since the start, as far as that can be seen; it is
         asked when all is copied. `before` is called by the thread first: it returns when the deferred leaves are there
@@ -66,11 +68,7 @@ class Overlapped:
         self._work: Callable[[], None] | None = partial(
             self._copy_deferred, layout, carriers, deferred, image, workers, changed, before
         )
-        thread = threading.Thread(target=self._run, name="holdfast-capture", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads: then it is copied here and now
-            self._run()
+        run(self._run)
 
     @property
     def done(self) -> bool:

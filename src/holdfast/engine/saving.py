@@ -42,10 +42,9 @@ class Document(NamedTuple):
 def save_encoded(session: Session, encoded: Encoded, document: Document, keep: Keep) -> Checkpoint:
     """The checkpoint, durable. HoldfastError where it could not be made; what existed before is untouched."""
     layout = lay_out_state(encoded)
-    carriers = [leaf.carrier for leaf in encoded.leaves]
 
     def produce(name: str, writer: Writer) -> ShardRecord:
-        sums = persist(layout, carriers, writer, pool=session.pool, workers=session.workers)
+        sums = persist(layout, encoded.carriers, writer, pool=session.pool, workers=session.workers)
         return ShardRecord(
             name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=sums.xxh3, blake3=sums.blake3
         )
@@ -76,8 +75,7 @@ def lay_out_state(encoded: Encoded) -> Layout:
     entries = []
     for leaf in encoded.leaves:
         tag, extra = safetensors_type(leaf.dtype)
-        alignment = leaf.carrier.itemsize
-        entries.append(TensorEntry(leaf.name, tag, (*leaf.shape, *extra), leaf.carrier.nbytes, alignment))
+        entries.append(TensorEntry(leaf.name, tag, (*leaf.shape, *extra), leaf.nbytes, alignment=leaf.itemsize))
     return lay_out(entries)
 
 

@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from holdfast.format.arrays import Carrier
+from holdfast.format.arrays import Carrier, Extent
 from holdfast.format.carriers import NativeArray
 from holdfast.format.dtypes import DtypeName
 
-__all__ = ["Base", "Extent", "View", "extent", "overlapping", "share", "spread_axes"]
+__all__ = ["Base", "View", "overlapping", "share", "spread_axes"]
 
 # A buffer that covers all members is stored instead of them only where it is not mostly holes.
 _MAX_HOLES = 2
@@ -40,26 +39,6 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
 
-class Extent(msgspec.Struct, frozen=True):
-    """The addresses between which an array's bytes lie, and of its first element."""
-
-    low: int
-    high: int
-    start: int
-
-
-def extent(carrier: Carrier, start: int) -> Extent:
-    """Where the array with that address lies in memory; nothing (low == high) for one without elements."""
-    nbytes = carrier.nbytes
-    if carrier.flags.forc or not nbytes:
-        return Extent(start, start + nbytes, start)
-    low = high = start
-    for length, stride in zip(carrier.shape, carrier.strides, strict=True):
-        reach = (length - 1) * stride
-        low, high = (low + reach, high) if stride < 0 else (low, high + reach)
-    return Extent(low, high + carrier.itemsize, start)
-
-
 def spread_axes(carrier: Carrier) -> list[int]:
     """The axes along which one element is repeated (broadcast): stride 0 with a length over 1."""
     if carrier.flags.forc or not carrier.size:
@@ -67,9 +46,8 @@ def spread_axes(carrier: Carrier) -> list[int]:
     return [axis for axis in range(carrier.ndim) if carrier.strides[axis] == 0 and carrier.shape[axis] > 1]
 
 
-def share(arrays: Sequence[NativeArray]) -> dict[int, tuple[Base, View | None]]:
+def share(arrays: Sequence[NativeArray], extents: Sequence[Extent]) -> dict[int, tuple[Base, View | None]]:
     """For each array that is not simply stored by itself: the base, and the view of it, that it is in."""
-    extents = [extent(array.carrier, array.address) for array in arrays]
     found: dict[int, tuple[Base, View | None]] = {}
     for group in overlapping([array.carrier for array in arrays], extents):
         found.update(_share_group(arrays, extents, group))

@@ -18,11 +18,13 @@ __all__ = [
     "MAX_LEAF_BYTES",
     "Carrier",
     "Destination",
+    "Extent",
     "Leaf",
     "LeafInfo",
     "address_of",
     "bytes_view",
     "copy_range",
+    "extent_of",
     "scatter_range",
 ]
 
@@ -35,17 +37,24 @@ MAX_LEAF_BYTES = 1 << 60
 _GIL_FREE_BYTES = 64 << 10
 
 
+class Extent(msgspec.Struct, frozen=True):
+    """The addresses between which an array's bytes lie, and of its first element."""
+
+    low: int
+    high: int
+    start: int
+
+
 class Leaf(msgspec.Struct, frozen=True):
-    """One array of a state that is about to be written."""
+    """One array of a state that is about to be written. It does not keep the array's memory alive."""
 
     name: str
     dtype: DtypeName
     shape: tuple[int, ...]
-    carrier: Carrier
-
-    @property
-    def nbytes(self) -> int:
-        return self.carrier.nbytes
+    nbytes: int
+    itemsize: int
+    """Of the carrier."""
+    extent: Extent
 
 
 class LeafInfo(msgspec.Struct, frozen=True):
@@ -79,6 +88,18 @@ def address_of(carrier: Carrier) -> int:
     """The address of the first element. numpy takes a microsecond to say it."""
     address: int = carrier.__array_interface__["data"][0]
     return address
+
+
+def extent_of(carrier: Carrier, start: int) -> Extent:
+    """Where the array with that address lies in memory; nothing (low == high) for one without elements."""
+    nbytes = carrier.nbytes
+    if carrier.flags.forc or not nbytes:
+        return Extent(start, start + nbytes, start)
+    low = high = start
+    for length, stride in zip(carrier.shape, carrier.strides, strict=True):
+        reach = (length - 1) * stride
+        low, high = (low + reach, high) if stride < 0 else (low, high + reach)
+    return Extent(low, high + carrier.itemsize, start)
 
 
 def bytes_view(carrier: Carrier) -> memoryview:

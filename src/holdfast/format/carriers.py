@@ -11,7 +11,15 @@ from holdfast.format.arrays import Carrier, address_of
 from holdfast.format.dtypes import DtypeName, carrier_dtype, dtype_name, storage_dtype, torch_dtype_name
 from holdfast.format.frameworks import loaded
 
-__all__ = ["NativeArray", "Refused", "ToHost", "array_kind", "inspect_array", "memory_order"]
+__all__ = [
+    "NativeArray",
+    "Refused",
+    "ToHost",
+    "array_kind",
+    "inspect_array",
+    "note_order",
+    "tensor_carrier",
+]
 
 ToHost = Callable[[Any], Any]
 
@@ -79,6 +87,12 @@ def memory_order(carrier: Carrier) -> list[int] | None:
     return axes if carrier.transpose(axes).flags.c_contiguous else None
 
 
+def note_order(node: dict[str, Any], array: NativeArray) -> None:
+    """Say in the node in which order the memory is, where that is not C order."""
+    if not array.carrier.flags.c_contiguous and (order := memory_order(array.carrier)) is not None:
+        node["order"] = order
+
+
 @lru_cache(maxsize=4096)
 def _numpy_types(dtype: "np.dtype[Any]") -> "tuple[DtypeName, np.dtype[Any]] | None":
     name = dtype_name(dtype)
@@ -119,10 +133,22 @@ def _inspect_torch(value: Any, torch: Any, to_host: ToHost) -> NativeArray | Ref
         plain = value.detach() if needs_grad else value
         in_place = plain.is_cpu and not plain.is_conj() and not plain.is_neg()
         host = plain if in_place else (_copy_to_host if plain.is_cpu else to_host)(plain)
-        carrier: Carrier = host.numpy().view(types.carrier) if types.whole is None else host.view(types.whole).numpy()
+        carrier = _view_host(host, types)
     except (RuntimeError, TypeError) as error:  # inside torch.func transforms, or a backend without host copies
         return Refused(f"a tensor whose memory cannot be reached ({error})", "save a plain tensor")
     return NativeArray(types.name, carrier, host.data_ptr(), flags, in_place=in_place)
+
+
+def tensor_carrier(tensor: Any) -> Carrier:
+    """The carrier of a tensor that was inspected before, and found to be in the host's memory."""
+    types = _torch_types(tensor.dtype, loaded("torch"))
+    assert types is not None, tensor.dtype
+    return _view_host(tensor.detach() if tensor.requires_grad else tensor, types)
+
+
+def _view_host(host: Any, types: "_TorchTypes") -> Carrier:
+    carrier: Carrier = host.numpy().view(types.carrier) if types.whole is None else host.view(types.whole).numpy()
+    return carrier
 
 
 class _TorchTypes(NamedTuple):

@@ -6,7 +6,7 @@ import enum
 import functools
 import pickle
 import zoneinfo
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,8 +14,9 @@ import numpy as np
 
 from holdfast.core.errors import StateError, printable
 from holdfast.core.limits import MAX_DEPTH, MAX_TREE_NODES
-from holdfast.format.arrays import Leaf, address_of
+from holdfast.format.arrays import Carrier, Leaf, address_of
 from holdfast.format.carriers import NativeArray, Refused, ToHost, array_kind, inspect_array
+from holdfast.format.footprint import Block, Footprint, KnownArrays, make_footprint, read_block, where_tensors_are
 from holdfast.format.foreign import encode_dtype, encode_scalar, torch_encoders
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import encode_generator, generator_kind
@@ -25,7 +26,7 @@ from holdfast.format.paths import RANDOM_ROOT, join, join_index
 from holdfast.format.plain import PLAIN_ENCODERS, encode_plain, is_json_text
 from holdfast.format.registry import Record, is_namedtuple_class, type_name
 
-__all__ = ["FACTORIES", "Encoded", "encode_state", "is_stateful", "loose_attributes"]
+__all__ = ["FACTORIES", "Encoded", "encode_again", "encode_state", "is_stateful", "loose_attributes"]
 
 FACTORIES: dict[str, type | None] = {
     "None": None,
@@ -45,8 +46,14 @@ class Encoded(NamedTuple):
     tree: Node
     random: Node | None
     leaves: list[Leaf]
+    carriers: Sequence[Carrier]
+    """One for each leaf."""
     pickled: list[str]
     """The paths of objects that were pickled."""
+    footprint: Footprint | None
+    """For encoding the same state again; the same object as long as nothing has moved."""
+    fresh: frozenset[int]
+    """The leaves that may be elsewhere than in the footprint."""
 
 
 def encode_state(
@@ -55,16 +62,49 @@ def encode_state(
     random: Mapping[str, object] | None = None,
     allow_pickle: bool = False,
     to_host: ToHost | None = None,
+    again: bool = False,
 ) -> Encoded:
-    """The state as nodes and leaves; one StateError lists everything in it that cannot be represented."""
-    encoder = _Encoder(allow_pickle=allow_pickle, to_host=to_host)
+    """The state as nodes and leaves; one StateError lists everything in it that cannot be represented.
+
+    With `again` it comes with a footprint, for `encode_again`.
+    """
+    arrays = LeafCollector()
+    encoder = _Encoder(arrays, allow_pickle=allow_pickle, to_host=to_host)
+    encoder.remembers = again
     try:
-        tree = encoder.mapping("dict", dict(state), "", 0)
-        random_node = None if random is None else encoder.mapping("dict", dict(random), RANDOM_ROOT, 0)
-        leaves = encoder.finish((tree, random_node))
+        tree, random_node = encoder.trees(state, random)
+        encoder.check_refused()
+        arrays.finish((tree, random_node))
     finally:
         encoder.release()
-    return Encoded(tree, random_node, leaves, encoder.pickled)
+    footprint = None
+    if again:
+        footprint = make_footprint(arrays.paths, encoder.blocks, arrays.leaves, arrays.owners, arrays.leaf_of)
+    fresh = frozenset(range(len(arrays.leaves)))
+    return Encoded(tree, random_node, arrays.leaves, arrays.carriers, encoder.pickled, footprint, fresh)
+
+
+def encode_again(
+    footprint: Footprint,
+    state: Mapping[str, object],
+    *,
+    random: Mapping[str, object] | None = None,
+    allow_pickle: bool = False,
+    to_host: ToHost | None = None,
+) -> Encoded:
+    """The same, of a state whose arrays are where they were; Moved where they are not."""
+    arrays = KnownArrays(footprint)
+    encoder = _Encoder(arrays, allow_pickle=allow_pickle, to_host=to_host)
+    try:
+        tree, random_node = encoder.trees(state, random)
+        encoder.check_refused()
+    finally:
+        encoder.release()
+    fresh = arrays.finish()
+    leaves = list(footprint.leaves)
+    for index, leaf in fresh.items():
+        leaves[index] = leaf
+    return Encoded(tree, random_node, leaves, arrays.carriers(), encoder.pickled, footprint, frozenset(fresh))
 
 
 def is_stateful(value: object) -> bool:
@@ -86,11 +126,15 @@ def loose_attributes(value: object, fields: Iterable[str]) -> list[str]:
 
 
 class _Encoder:
-    def __init__(self, *, allow_pickle: bool, to_host: ToHost | None) -> None:
+    def __init__(self, arrays: LeafCollector | KnownArrays, *, allow_pickle: bool, to_host: ToHost | None) -> None:
         self.pickled: list[str] = []
+        self.blocks: dict[str, Block] = {}
+        self.remembers = False
+        """Whether to note the dictionaries that hold nothing but tensors."""
+        self._arrays = arrays
+        self._known = arrays if isinstance(arrays, KnownArrays) else None
         self._allow_pickle = allow_pickle
         self._to_host = to_host
-        self._leaves = LeafCollector()
         self._refused: list[str] = []
         self._refused_count = 0
         self._active: dict[int, str] = {}
@@ -119,14 +163,18 @@ class _Encoder:
             self._atoms.update(torch_encoders(self._torch))
             self._handlers[self._torch.Tensor] = self._handlers[self._torch.nn.Parameter] = self._array
 
-    def finish(self, trees: Iterable[Node]) -> list[Leaf]:
-        """The leaves, or StateError for all that was refused."""
+    def trees(self, state: Mapping[str, object], random: Mapping[str, object] | None) -> tuple[Node, Node | None]:
+        """The nodes of the state and of the random generators."""
+        tree = self.mapping("dict", dict(state), "", 0)
+        return tree, None if random is None else self.mapping("dict", dict(random), RANDOM_ROOT, 0)
+
+    def check_refused(self) -> None:
+        """StateError for all that was refused."""
         if self._refused:
             more = self._refused_count - len(self._refused)
             listed = self._refused + ([f"… and {more} more"] if more else [])
             lines = "\n".join(f"  {line}" for line in listed)
             raise StateError(f"the state cannot be saved:\n{lines}", hint=_WHAT_TO_DO)
-        return self._leaves.finish(trees)
 
     def release(self) -> None:
         """Forget the table of our own methods: a cycle that would keep every array alive until the next collection."""
@@ -151,17 +199,37 @@ class _Encoder:
 
     def mapping(self, kind: str, value: Mapping[Any, object], path: str, depth: int) -> dict[str, Any]:
         """The node of a dictionary of any kind."""
+        if self._known is not None and (known := self._known.take(kind, value, path)) is not None:
+            return known
         self._enter(value, path)
+        first = len(self._arrays)
         node: dict[str, Any] = {"kind": kind}
         if all(type(key) is str and is_json_text(key) for key in value):
-            node["items"] = {key: self.encode(item, join(path, key), depth + 1) for key, item in value.items()}
+            if (plain := self._plain_nodes(value.values())) is not None:
+                node["items"] = dict(zip(value, plain, strict=True))
+            else:
+                node["items"] = {key: self.encode(item, join(path, key), depth + 1) for key, item in value.items()}
         else:
             node["pairs"] = [
                 [self._key(key, path, depth + 1), self.encode(item, join(path, key), depth + 1)]
                 for key, item in value.items()
             ]
         del self._active[id(value)]
+        if self.remembers:
+            self._remember_block(value, path, first, node)
         return node
+
+    def _remember_block(self, value: Mapping[Any, object], path: str, first: int, node: dict[str, Any]) -> None:
+        """Note it if all that is in the dictionary, or in the dictionaries in it, are tensors in the host's memory."""
+        torch, arrays, content = self._torch, self._arrays, read_block(value)
+        if torch is None or content is None or not content.tensors or not isinstance(arrays, LeafCollector):
+            return
+        plain = (torch.Tensor, torch.nn.Parameter)
+        if not all(type(tensor) in plain for tensor in content.tensors) or not arrays.are_in_place(first):
+            return
+        if len(arrays) - first == len(content.tensors):
+            # A copy: whoever asked for the node may add to it.
+            self.blocks[path] = Block(first, content.keys, where_tensors_are(content.tensors), dict(node))
 
     def _enter(self, value: object, path: str) -> None:
         if id(value) in self._active:
@@ -213,9 +281,23 @@ class _Encoder:
         return None
 
     def _list(self, value: list[object], path: str, depth: int) -> Node:
+        if (plain := self._plain_nodes(value)) is not None:
+            return plain
         self._enter(value, path)
         nodes = [self.encode(item, join_index(path, index), depth + 1) for index, item in enumerate(value)]
         del self._active[id(value)]
+        return nodes
+
+    def _plain_nodes(self, values: Collection[object]) -> list[Node] | None:
+        """The nodes of values that are all numbers, texts and the like: these need no path. None where some are not."""
+        atoms = self._atoms
+        if not atoms.keys() >= set(map(type, values)):
+            return None
+        try:
+            nodes = [atoms[type(value)](value) for value in values]
+        except KeyError:  # a datetime with a time zone of an unknown class
+            return None
+        self._count += len(nodes)
         return nodes
 
     def _parts(self, kind: str, parts: Iterable[object], path: str, depth: int) -> dict[str, Any]:
@@ -355,7 +437,7 @@ class _Encoder:
 
     def _raw(self, node: dict[str, Any], data: bytes, path: str) -> Node:
         carrier = np.frombuffer(data, np.uint8)
-        self._leaves.add(node, path, NativeArray("uint8", carrier, address_of(carrier), {}, in_place=False))
+        self._arrays.add(node, path, NativeArray("uint8", carrier, address_of(carrier), {}, in_place=False))
         return node
 
     def _array(self, value: Any, path: str, depth: int) -> Node:
@@ -370,7 +452,7 @@ class _Encoder:
         if isinstance(array, Refused):
             return self._refuse(value, path, depth, array)
         node = {"kind": kind, "leaf": -1, **array.flags} if array.flags else {"kind": kind, "leaf": -1}
-        self._leaves.add(node, path, array)
+        self._arrays.add(node, path, array)
         return node
 
     def _inspect(self, value: Any, kind: str) -> NativeArray | Refused:
