@@ -1,13 +1,10 @@
 """The front class: says what to save, where, and what stays. It wires and names; the engine does the work."""
 
-import atexit
 import errno
 import logging
 import math
 import os
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
@@ -15,6 +12,8 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 
 from holdfast.agent.estimate import expected_bytes
+from holdfast.agent.exiting import finish_at_exit, is_finished
+from holdfast.agent.recall import Recall
 from holdfast.agent.staging import CaptureMode, Stager, Status
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
@@ -26,13 +25,11 @@ from holdfast.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.adapters import check_restorable
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
-from holdfast.engine.journal import read_events
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.outcome import PendingCheckpoint, Restored
@@ -42,13 +39,7 @@ from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
 from holdfast.engine.saving import Document, save_in_foreground
 from holdfast.engine.session import Session, default_workers
-from holdfast.engine.snapshots import (
-    Snapshot,
-    close_snapshots,
-    committed_names,
-    find_snapshots,
-    remove_old_arenas,
-)
+from holdfast.engine.snapshots import Snapshot, close_snapshots
 from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
 from holdfast.format.carriers import ToHost
@@ -67,9 +58,6 @@ __all__ = ["Checkpointer"]
 _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
 _VARIABLE = "HOLDFAST_BACKGROUND"
-_LEAST_PREPARED_BYTES = 16 << 20
-_EXIT_NOT_DURABLE = 74  # EX_IOERR of sysexits.h
-_open: "weakref.WeakSet[Checkpointer]" = weakref.WeakSet()
 
 
 class Checkpointer:
@@ -149,11 +137,11 @@ class Checkpointer:
         except BaseException:
             store.close()
             raise
-        self._location = os.path.abspath(store.location)
         self._stager: Stager | None = None
+        self._recall: Recall | None = None
         if kind != "off":
             self._start_background(kind, capture, memory_bytes, files)
-        _open.add(self)
+        finish_at_exit(self._finish)
 
     @property
     def attempt(self) -> int:
@@ -331,6 +319,10 @@ class Checkpointer:
             # The program's own exception matters more; this one is said, not lost (I8).
             _log.error("%s", failure)
 
+    def _finish(self) -> None:
+        """At the end of a program that did not close it: nobody knows whether the attempt ended as it should."""
+        self._close(clean=False)
+
     def _close(self, *, clean: bool) -> None:
         if os.getpid() != self._pid:
             return  # it is the parent's, and so may be the lock
@@ -338,11 +330,11 @@ class Checkpointer:
             if self._closed:
                 return
             self._closed = True
-            _open.discard(self)
+            is_finished(self._finish)
             # Where the storage hangs, whoever touches it does not come back, and the process could not end either.
             if self._stager is None or self._stager.close():
-                if self._stager is not None:
-                    self._remove_old_arenas()
+                if self._recall is not None:
+                    self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean)
             self._session.close()
             if self._last is not None and self._last.error is not None:
@@ -358,7 +350,7 @@ class Checkpointer:
             wait_for_prefetches()
             if self._stager is not None:
                 self._stager.settle()
-            snapshots = {} if self._stager is None else find_snapshots(*self._place())
+            snapshots = {} if self._recall is None else self._recall.find()
             try:
                 loaded = restore_session(
                     self._session,
@@ -371,7 +363,8 @@ class Checkpointer:
                     on_touch=self._note_touch,
                     snapshots=snapshots,
                 )
-                self._follow_up(loaded, snapshots)
+                if loaded is not None:
+                    self._follow_up(loaded.checkpoint, snapshots)
             except (RestoreError, UnsupportedError) as error:
                 if not self._touched:
                     raise
@@ -406,45 +399,18 @@ class Checkpointer:
         except HoldfastError as error:
             _log.warning("checkpoints are saved in the foreground: %s", error)
             return
-        self._stager.background.on_durable = self._remove_old_arenas
-        self._prepare(expected_bytes(self._state))
+        self._recall = Recall(self._session, self._stager.background)
+        self._stager.prepare(expected_bytes(self._state))
 
-    def _prepare(self, size_bytes: int) -> None:
-        """Make memory for a snapshot of about that size ready, while the program does something else."""
-        if self._stager is not None and size_bytes >= _LEAST_PREPARED_BYTES:
-            self._stager.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES)
-
-    def _follow_up(self, loaded: Loaded | None, snapshots: Mapping[str, Snapshot]) -> None:
+    def _follow_up(self, restored: Checkpoint, snapshots: Mapping[str, Snapshot]) -> None:
         """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""
-        if loaded is None or self._stager is None:
+        if self._stager is None or self._recall is None:
             return
-        if DISK in loaded.checkpoint.where:
-            self._prepare(loaded.checkpoint.size_bytes)
-            return
-        reason = "there is no room for a second copy"
-        try:
-            adopted = self._stager.adopt(snapshots[loaded.checkpoint.id])
-        except HoldfastError as error:
-            adopted, reason = None, error.message
-        if adopted is None:
-            _log.warning("step %d is in memory only, until the next save: %s", loaded.checkpoint.step, reason)
-        else:
+        adopted = self._recall.follow_up(restored, snapshots)
+        if adopted is not None:
             self._last = adopted
-
-    def _place(self) -> tuple[str, str]:
-        return self._session.run_id, self._location
-
-    def _remove_old_arenas(self) -> None:
-        """Give the memory of earlier attempts back: what it held is durable, or older than what is."""
-        if self._stager is None:
-            return
-        known: set[object] | None = None
-        if self._stager.background.durable_step is None:
-            # Nothing of this attempt is durable: what an earlier one left may be the newest that exists.
-            known = committed_names(read_events(self._session.store))
-        remove_old_arenas(
-            *self._place(), attempt=self._session.attempt, durable=lambda name: known is None or name in known
-        )
+        elif DISK in restored.where:
+            self._stager.prepare(restored.size_bytes)
 
     def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
         # It reads the catalogue, and a storage that fails there must not end the job either (I7).
@@ -520,29 +486,6 @@ def _check_kind(kind: str, what: str) -> str:
     if kind not in ("process", "thread", "off"):
         raise UsageError(f"{what} is {kind!r}, expected 'process', 'thread' or 'off'")
     return kind
-
-
-def _finish_at_exit() -> None:
-    """A program that ends without close(): finish, and tell by the exit status if its last checkpoint failed (I8)."""
-    failures = []
-    for checkpointer in list(_open):
-        try:
-            checkpointer._close(clean=False)
-        except HoldfastError as error:
-            failures.append(error)
-    if failures:
-        for failure in failures:
-            _log.error("%s", failure)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError, AttributeError):
-                pass
-        # The interpreter knows no other way to end with another status from here.
-        os._exit(_EXIT_NOT_DURABLE)
-
-
-atexit.register(_finish_at_exit)
 
 
 def _mapping(what: str, given: Mapping[str, object] | None) -> dict[str, object]:

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from unittest.mock import patch
 
-from holdfast import checkpointer as checkpointer_module
 from holdfast.agent.background import Background
+from holdfast.agent.exiting import is_finished
 from holdfast.checkpointer import Checkpointer
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.policy.keep import KEEP_ALL, Keep
@@ -144,7 +144,7 @@ class AgentLife(Life):
         assert path is not None, background.arena.obstacle
         if path.exists():
             change_owner(path, pid=_NOBODY)
-        checkpointer_module._open.discard(trainer.checkpointer)
+        is_finished(trainer.checkpointer._finish)
         trainer.checkpointer._closed = True
         if with_agent:
             trainer.agent.die()

@@ -12,6 +12,7 @@ from holdfast.agent.messages import Hello
 from holdfast.agent.worker import Worker
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError
+from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.values import Checkpoint
 from holdfast.engine.capture import capture
 from holdfast.engine.copier import Copier
@@ -21,12 +22,9 @@ from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.overlap import Overlapped
 from holdfast.engine.saving import Document, draft_checkpoint, lay_out_state, save_in_foreground
 from holdfast.engine.session import Session
-from holdfast.engine.snapshots import Snapshot
-from holdfast.engine.writing import Draft
 from holdfast.format.carriers import ToHost
 from holdfast.format.encode import Encoded
 from holdfast.format.footprint import Footprint, Moved
-from holdfast.format.manifest import decode_staged
 from holdfast.format.shard import Layout
 from holdfast.policy.keep import Keep
 from holdfast.storage.files import Files
@@ -42,6 +40,8 @@ the footprint says."""
 
 # What a copy may take before "auto" lets it overlap with the computation: shorter ones are not worth a thread.
 _WORTH_OVERLAPPING_S = 0.005
+# Memory for less than this is there in no time.
+_LEAST_PREPARED_BYTES = 16 << 20
 # Two that digest and one that writes: one alone digests about as fast as a good disk writes, with nothing to spare.
 _AGENT_WORKERS = 3
 _AGENT_NICE = 5
@@ -144,29 +144,10 @@ class Stager:
         self.skipped += 1
         return True
 
-    def adopt(self, snapshot: Snapshot) -> PendingCheckpoint | None:
-        """Make a snapshot of an attempt that is gone durable, as a checkpoint of this one; None without room for it."""
-        session = self._session
-        manifest = decode_staged(snapshot.store.content.manifest, where=snapshot.store.location, run_id=session.run_id)
-        checkpoint = _as_own(manifest.checkpoint, session)
-        pending = PendingCheckpoint(checkpoint.step)
-        if not self.background.has_room(checkpoint.size_bytes):
-            return None
-        index = self.background.reserve(pending)
-        try:
-            is_in_place = os.path.sameopenfile(self.background.arena.slots[index].descriptor, snapshot.slot.descriptor)
-            image = self.background.image(index, checkpoint.size_bytes)
-            try:
-                if not is_in_place:
-                    snapshot.store.open(f"{snapshot.checkpoint.id}/{manifest.body.shards[0].name}").read_at([image], 0)
-            finally:
-                image.release()
-        except BaseException:
-            self.background.drop(index)
-            raise
-        session.note_commit(checkpoint)
-        self.background.hand_over(index, Draft(checkpoint, manifest.body), pending, manifest.body.shards[0].xxh3)
-        return pending
+    def prepare(self, size_bytes: int) -> None:
+        """Make memory for a snapshot of about that size ready, while the program does something else."""
+        if size_bytes >= _LEAST_PREPARED_BYTES:
+            self.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES)
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -293,21 +274,3 @@ def _local_worker(hello: Hello, files: Files | None, clock: Clock) -> Worker:
     except BaseException:
         store.close()
         raise
-
-
-def _as_own(checkpoint: Checkpoint, session: Session) -> Checkpoint:
-    """The checkpoint of an attempt before, as the first of this one: it was never made durable under its own name."""
-    from holdfast.core.names import parse_checkpoint_id
-
-    parsed = parse_checkpoint_id(checkpoint.id)
-    assert parsed is not None, checkpoint.id
-    own = str(parsed._replace(attempt=session.attempt, twin=0))
-    session.used_names.add(own)
-    return checkpoint._replace(
-        id=own,
-        attempt=session.attempt,
-        seq=session.seq + 1,
-        parent=checkpoint.id,
-        origin=session.origin,
-        forks=session.forks,
-    )
