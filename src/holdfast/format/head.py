@@ -35,7 +35,7 @@ HEAD_CLOSE = b',\n"head_blake3":"'
 HEX_DIGITS = 64
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_DECODER = json.JSONDecoder()
+_scan = json.JSONDecoder().scan_once
 _JSON_SPACE = " \t\n\r"
 
 
@@ -101,32 +101,35 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
             f"{where}: written in format {version}, this holdfast reads up to {FORMAT_VERSION}",
             hint="use a newer holdfast: pip install -U holdfast",
         )
-    _check_fields(fields, where)
-    found_id, found_run = fields["id"], fields["run"]
+    values = _checked(fields, where)
+    _, found_run, found_id, step, epoch, attempt, seq, parent, origin, utc_s = values[:10]
     if found_id != checkpoint_id:
         raise IntegrityError(f"{where}: the manifest belongs to checkpoint {found_id!r}, not to {checkpoint_id!r}")
     if run_id is not None and found_run != run_id:
         raise IntegrityError(f"{where}: the manifest belongs to run {found_run!r}, not to {run_id!r}")
     parsed = parse_checkpoint_id(checkpoint_id)
-    if parsed is None or (parsed.step, parsed.attempt) != (fields["step"], fields["attempt"]):
+    if parsed is None or parsed.step != step or parsed.attempt != attempt:
         raise FormatError(f"{where}: step or attempt differ from the directory's name")
+    size_bytes, leaves, world, metrics, note, tags, pickle, forks = values[10:]
+    if not _NON_FINITE.keys().isdisjoint(metrics.values()):
+        metrics = {name: _NON_FINITE.get(value, value) for name, value in metrics.items()}
     checkpoint = Checkpoint(
-        id=found_id,
-        step=fields["step"],
-        epoch=fields["epoch"],
-        attempt=fields["attempt"],
-        seq=fields["seq"],
-        parent=fields["parent"],
-        origin=fields["origin"],
-        utc_s=float(fields["utc_s"]),
-        size_bytes=fields["size_bytes"],
-        leaves=fields["leaves"],
-        world=fields["world"],
-        metrics={name: _NON_FINITE.get(value, value) for name, value in fields["metrics"].items()},
-        note=fields["note"],
-        tags=tuple(fields["tags"]),
-        pickle=fields["pickle"],
-        forks=tuple([Fork(*fork) for fork in fields["forks"]]),
+        found_id,
+        step,
+        epoch,
+        attempt,
+        seq,
+        parent,
+        origin,
+        float(utc_s),
+        size_bytes,
+        leaves,
+        world,
+        metrics,
+        note,
+        tuple(tags),
+        pickle,
+        forks=tuple([Fork(*fork) for fork in forks]) if forks else (),
     )
     return checkpoint, found_run
 
@@ -136,8 +139,8 @@ def _parse(head: bytes, where: str) -> dict[str, Any]:
         raise FormatError(f"{where}: the head has {len(head)} bytes, the limit is {MAX_HEAD_BYTES}")
     try:
         text = head.decode().strip(_JSON_SPACE)  # UTF-8 only: json would guess at others
-        fields, end = _DECODER.raw_decode(text)  # json.loads without what it does for other kinds of input
-    except (ValueError, RecursionError) as error:
+        fields, end = _scan(text, 0)  # json.loads without what it does for other kinds of input
+    except (ValueError, RecursionError, StopIteration) as error:
         raise FormatError(f"{where}: the head is not JSON ({type(error).__name__})") from error
     if end != len(text) or not isinstance(fields, dict):
         raise FormatError(f"{where}: the head is not a JSON object")
@@ -148,25 +151,28 @@ def _encode_metric(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _check_fields(fields: dict[str, Any], where: str) -> None:
-    """FormatError where a field is missing or not valid. All types at once: a listing checks a thousand heads."""
+def _checked(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
+    """The values, in the order of _TYPES; FormatError where one is missing or not valid.
+
+    All types and all counts at once: a listing checks a thousand heads.
+    """
     try:
-        are_typed = tuple(map(type, _in_order(fields))) in _SIGNATURES
+        values = _in_order(fields)
+        are_typed = tuple(map(type, values)) in _SIGNATURES
     except KeyError:
         are_typed = False
     if not are_typed:
         raise _invalid(where, next(name for name, types in _TYPES.items() if type(fields.get(name, ...)) not in types))
-    if fields["format"] < 1:
-        raise _invalid(where, "format")
-    for name in _COUNTS:
-        if not 0 <= (fields[name] or 0) < _COUNT_END:
-            raise _invalid(where, name)
+    counts = [count or 0 for count in _counts(fields)]
+    if min(counts) < 0 or max(counts) >= _COUNT_END or fields["format"] < 1:
+        raise _invalid(where, next(name for name in _COUNTS if not _LEAST.get(name, 0) <= fields[name] < _COUNT_END))
     for name in _IDS:
         if fields[name] is not None and parse_checkpoint_id(fields[name]) is None:
             raise _invalid(where, name)
     for name, is_valid in _RULES:
         if fields[name] and not is_valid(fields[name]):
             raise _invalid(where, name)
+    return values
 
 
 def _invalid(where: str, name: str) -> FormatError:
@@ -178,9 +184,11 @@ def _are_metrics(values: dict[str, object]) -> bool:
 
 
 def _is_metric(value: object) -> bool:
+    if type(value) is float:
+        return True
     if type(value) is int:
         return abs(value) <= _LARGEST_FLOAT  # what no float can hold could be neither compared nor shown
-    return type(value) is float or (type(value) is str and value in _NON_FINITE)
+    return type(value) is str and value in _NON_FINITE
 
 
 def _are_tags(values: list[object]) -> bool:
@@ -228,7 +236,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _in_order = itemgetter(*_TYPES)
 _SIGNATURES = frozenset(product(*_TYPES.values()))
 
-_COUNTS = ("step", "epoch", "attempt", "seq", "size_bytes", "leaves", "world")
+_COUNTS = ("format", "step", "attempt", "seq", "size_bytes", "leaves", "world", "epoch")
+_LEAST = {"format": 1}
+_counts = itemgetter(*_COUNTS)
 _IDS = ("id", "parent", "origin")
 # What is more than a type, a count or an id. None of them has anything against an empty value, or a zero.
 _RULES: tuple[tuple[str, Callable[[Any], bool]], ...] = (

@@ -25,12 +25,20 @@ _LOCK_TAKEN = (errno.EAGAIN, errno.EACCES)
 _FLOCK = struct.Struct("hhqqi0q")
 
 
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a FIFO put in the place of a file must not hang us; the kind is checked by the caller.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
 class FileKind:
     """What a directory entry is; anything that is neither file nor directory is never opened."""
 
     FILE = "file"
     DIRECTORY = "directory"
     OTHER = "other"
+
+
+_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY}
 
 
 class Info(NamedTuple):
@@ -65,7 +73,7 @@ class Files:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def open_dir(self, parent: int, name: str) -> int:
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
 
     def make_dir(self, parent: int, name: str, mode: int) -> None:
         os.mkdir(name, mode, dir_fd=parent)
@@ -83,9 +91,7 @@ class Files:
         return os.open(name, flags | (os.O_DIRECT if direct else 0), dir_fd=parent)
 
     def open_read(self, parent: int, name: str, *, direct: bool = False) -> int:
-        # O_NONBLOCK: a FIFO put in the place of a file must not hang us; the kind is checked by the caller.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        return os.open(name, flags | (os.O_DIRECT if direct else 0), dir_fd=parent)
+        return os.open(name, _READ_FLAGS | os.O_DIRECT if direct else _READ_FLAGS, dir_fd=parent)
 
     def open_append(self, parent: int, name: str, mode: int) -> int:
         """A file to append to and to lock, made if it is not there."""
@@ -251,9 +257,9 @@ def _libc() -> "ctypes.CDLL":
 
 
 def _info(found: os.stat_result) -> Info:
-    kind = FileKind.FILE if stat.S_ISREG(found.st_mode) else FileKind.OTHER
-    kind = FileKind.DIRECTORY if stat.S_ISDIR(found.st_mode) else kind
-    return Info(kind, found.st_size, found.st_uid, stat.S_IMODE(found.st_mode), found.st_dev, found.st_ino)
+    mode = found.st_mode
+    kind = _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER)
+    return Info(kind, found.st_size, found.st_uid, stat.S_IMODE(mode), found.st_dev, found.st_ino)
 
 
 def _entry_kind(entry: "os.DirEntry[str]") -> str:

@@ -140,8 +140,8 @@ class PosixReader:
 def read_some(files: Files, descriptor: int, size_bytes: int, offset: int = 0) -> bytes:
     """That many bytes from the offset on, or fewer where the file ends."""
     memory = memoryview(bytearray(size_bytes))
-    done = 0
-    while done < size_bytes:
+    done = files.read_at(descriptor, [memory], offset) if size_bytes else 0
+    while 0 < done < size_bytes:
         count = files.read_at(descriptor, [memory[done:]], offset + done)
         if count == 0:
             break
