@@ -34,7 +34,7 @@ from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.outcome import PendingCheckpoint, Restored
 from holdfast.engine.prefetch import wait_for_prefetches
-from holdfast.engine.provenance import collect_provenance
+from holdfast.engine.provenance import begin_provenance
 from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
 from holdfast.engine.saving import Document, save_in_foreground
@@ -117,7 +117,6 @@ class Checkpointer:
         self._hyperparameters = check_hyperparameters(_mapping("hyperparameters", hyperparameters))
         self._tags = check_tags(tags)
         self._suspect_after = suspect_after
-        self._provenance = collect_provenance()
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._closed = False
@@ -137,6 +136,7 @@ class Checkpointer:
         except BaseException:
             store.close()
             raise
+        self._provenance = begin_provenance()
         self._stager: Stager | None = None
         self._recall: Recall | None = None
         if kind != "off":
@@ -171,7 +171,7 @@ class Checkpointer:
                 note=check_note(note),
                 tags=check_tags((*self._tags, *check_tags(tags))),
                 hyperparameters=self._hyperparameters,
-                provenance=self._provenance,
+                provenance=self._provenance(),
             )
             self._session.check_step(document.step)
             self._raise_background_error()
@@ -337,6 +337,7 @@ class Checkpointer:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean)
             self._session.close()
+            self._provenance()  # no child process stays behind
             if self._last is not None and self._last.error is not None:
                 raise SaveFailedError(
                     f"the last checkpoint (step {self._last.step}) did not become durable: {self._last.error.message}",

@@ -248,3 +248,74 @@ def test_the_moments_of_an_optimizer_that_is_left_alone_stay():
     load(stored, {"opt": tuning.opt}, strict=False)
 
     assert str(tuning.opt.state_dict()) == before
+
+
+@pytest.mark.parametrize("name", [name for name in MOMENTS if name != "lbfgs"])  # whose slots hold lists that grow
+def test_an_optimizer_that_has_its_slots_keeps_them_and_gets_the_groups_of_the_checkpoint(name):
+    saved = Tuning(MOMENTS[name], steps=2)
+    stored = store(saved.state)
+    tuning = Tuning(MOMENTS[name], outputs=1, steps=3)
+    for group in tuning.opt.param_groups:
+        group["lr"] = 7.0
+    expected = saved.opt.state_dict()
+
+    load(stored, tuning.state)
+
+    found = tuning.opt.state_dict()
+    assert found["param_groups"] == expected["param_groups"]
+    assert found["state"].keys() == expected["state"].keys()
+    for key, slot in expected["state"].items():
+        assert slot.keys() == found["state"][key].keys()
+        for part, item in slot.items():
+            torch.testing.assert_close(found["state"][key][part], item, rtol=0, atol=0)
+    saved.step()
+    tuning.step()
+    for one, other in zip(saved.model.parameters(), tuning.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_slots_that_are_filled_in_place_are_not_made_again():
+    stored = store(Tuning(OPTIMIZERS["adam"], steps=2).state)
+    tuning = Tuning(OPTIMIZERS["adam"], steps=1)
+    slots = list(tuning.opt.state.values())
+
+    load(stored, tuning.state)
+
+    assert all(now is before for now, before in zip(tuning.opt.state.values(), slots, strict=True))
+    assert slots[0]["step"].item() == 2
+
+
+def test_a_hook_of_an_optimizer_sees_all_that_is_loaded():
+    stored = store(Tuning(OPTIMIZERS["adam"], steps=2).state)
+    tuning = Tuning(OPTIMIZERS["adam"], steps=1)
+    seen = []
+    tuning.opt.register_load_state_dict_pre_hook(lambda _, state: seen.append(state["state"][0]["step"].item()))
+
+    load(stored, tuning.state)
+
+    assert seen == [2]
+
+
+def test_moments_of_another_type_than_their_parameter_are_converted_by_torch_as_ever():
+    saved = Tuning(OPTIMIZERS["adam"], steps=2)
+    tuning = Tuning(OPTIMIZERS["adam"], steps=1)
+    for each in (saved, tuning):
+        for slot in each.opt.state.values():
+            slot["exp_avg"] = slot["exp_avg"].double()
+
+    load(store(saved.state), tuning.state)
+
+    assert {slot["exp_avg"].dtype for slot in tuning.opt.state.values()} == {torch.float32}
+
+
+def test_counters_of_a_captured_optimizer_go_where_torch_wants_them():
+    saved = Tuning(OPTIMIZERS["adam"], steps=2)
+    tuning = Tuning(OPTIMIZERS["adam"], steps=1)
+    for each in (saved, tuning):
+        each.opt.param_groups[0]["capturable"] = True
+        for slot in each.opt.state.values():
+            slot["step"] = slot["step"].double()
+
+    load(store(saved.state), tuning.state)
+
+    assert {slot["step"].dtype for slot in tuning.opt.state.values()} == {torch.float32}

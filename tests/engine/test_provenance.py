@@ -1,9 +1,12 @@
 """What made a checkpoint, and what changed since."""
 
+import os
 import subprocess
 import sys
 
-from holdfast.engine.provenance import collect_provenance, compare_provenance
+import pytest
+
+from holdfast.engine.provenance import begin_provenance, collect_provenance, compare_provenance
 
 
 def test_provenance_names_versions_host_and_nothing_private(monkeypatch):
@@ -50,6 +53,33 @@ def test_the_commit_and_whether_files_differ_are_recorded(tmp_path):
 
 def test_outside_of_a_repository_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "x.py"), raising=False)
+
+    assert collect_provenance()["code"] is None
+
+
+def test_git_is_asked_once_and_leaves_no_process():
+    ask = begin_provenance()
+
+    first = ask()
+
+    assert ask() is first
+    with pytest.raises(ChildProcessError):  # there is no child to wait for
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_git_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch):
+    slow = tmp_path / "git"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("holdfast.engine.provenance._GIT_DEADLINE_S", 0.2)
+
+    assert collect_provenance()["code"] is None
+
+
+def test_before_the_first_commit_there_is_none(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "x.py"), raising=False)
 
     assert collect_provenance()["code"] is None

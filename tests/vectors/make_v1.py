@@ -27,7 +27,7 @@ PROVENANCE = {
 def make(name: str) -> None:
     run = HERE / name
     with (
-        mock.patch("holdfast.checkpointer.collect_provenance", return_value=PROVENANCE),
+        mock.patch("holdfast.checkpointer.begin_provenance", return_value=lambda: PROVENANCE),
         mock.patch("uuid.uuid4", return_value=mock.Mock(hex=RUN_ID)),
         holdfast.Checkpointer(run, STATES[name](), random=False, clock=FakeClock(utc_s=1794854521.0)) as ckpt,
     ):

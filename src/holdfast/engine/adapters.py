@@ -33,7 +33,27 @@ __all__ = [
 ]
 
 _CONTAINERS = (list, tuple, collections.deque)
-_MUTABLE = (list, set, bytearray, collections.deque, dict, collections.OrderedDict, collections.defaultdict)
+_MUTABLE = frozenset(
+    (
+        list,
+        set,
+        bytearray,
+        collections.deque,
+        dict,
+        collections.OrderedDict,
+        collections.defaultdict,
+        collections.Counter,
+    )
+)
+_STATE_METHODS = frozenset(
+    ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "_save_to_state_dict")
+)
+_STATE_HOOKS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 _WRAP = 'put it into a dict, which is filled in place: {"config": {"lr": lr}}'
 _FOR_OBJECTS = "give it state_dict and load_state_dict, or put what changes in it into the state instead"
 _FOR_LOADERS = (
@@ -78,8 +98,8 @@ def target_memory(value: Any) -> TargetMemory | Refused:
 
 def is_unshaped(value: object) -> bool:
     """Whether it is a parameter of a lazy torch module that has no shape yet."""
-    torch = loaded("torch")
-    return torch is not None and type(value) is not torch.Tensor and bool(torch.nn.parameter.is_lazy(value))
+    cls: Any = type(value)
+    return _is_lazy(cls)
 
 
 def is_optimizer(value: object) -> bool:
@@ -99,7 +119,7 @@ def copies_into_own(owner: object) -> bool:
 
 def is_mutable(value: object) -> bool:
     """Whether the contents of the container can be replaced while it stays the same object."""
-    if type(value) in (*_MUTABLE, collections.Counter):
+    if type(value) in _MUTABLE:
         return True
     if isinstance(value, np.ndarray):
         return value.dtype == object and value.flags.writeable
@@ -163,20 +183,28 @@ def loads_in_place(module: Any, saved_metadata: object, current: object) -> bool
     # Versions say how older checkpoints are converted; the same version converts nothing.
     if saved_metadata is None or getattr(current, "_metadata", None) != saved_metadata:
         return False
-    return all(_is_stock(part, torch.nn.Module) for part in module.modules())
+    parts = list(module.modules())
+    classes = set(map(type, parts))
+    return all(_is_stock(cls, torch.nn.Module) for cls in classes) and not any(map(_has_own_ways, parts))
 
 
-def _is_stock(module: Any, base: Any) -> bool:
-    cls = type(module)
-    own = ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "_save_to_state_dict")
-    if any(getattr(cls, name) is not getattr(base, name) or name in vars(module) for name in own):
+@functools.lru_cache(maxsize=256)
+def _is_lazy(cls: type) -> bool:
+    torch = loaded("torch")
+    return torch is not None and issubclass(cls, torch.nn.parameter.UninitializedTensorMixin)
+
+
+def _is_stock(cls: Any, base: Any) -> bool:
+    if any(getattr(cls, name) is not getattr(base, name) for name in _STATE_METHODS):
         return False
     # torch's own layers convert old versions there, and do nothing else.
     loader = cls._load_from_state_dict
-    if loader is not base._load_from_state_dict and not loader.__module__.startswith("torch.nn.modules."):
-        return False
-    hooks = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
-    return not any(getattr(module, name, None) for name in hooks)
+    return loader is base._load_from_state_dict or loader.__module__.startswith("torch.nn.modules.")
+
+
+def _has_own_ways(module: Any) -> bool:
+    """Whether this one module, unlike others of its class, has hooks or methods put in place of its class's."""
+    return not _STATE_METHODS.isdisjoint(vars(module)) or any(getattr(module, name, None) for name in _STATE_HOOKS)
 
 
 def _through_buffer(tensor: Any) -> TargetMemory | Refused:

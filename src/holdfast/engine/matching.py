@@ -21,7 +21,7 @@ from holdfast.engine.adapters import (
 )
 from holdfast.engine.comparing import corresponds, difference_of, takes_all, unlike
 from holdfast.engine.filling import Filling, Target, conflicts, fill_targets
-from holdfast.engine.optimizers import misfit_slots, why_left_alone
+from holdfast.engine.optimizers import load_groups, misfit_slots, needs_groups_only, why_left_alone
 from holdfast.engine.renaming import rename_tree
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.carriers import Refused, array_kind
@@ -37,6 +37,9 @@ from holdfast.format.select import array_paths
 
 __all__ = ["MatchPlan", "match_state"]
 
+_ARRAY_KINDS = frozenset(("array", "tensor", "jax"))
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+_SEQUENCES = (list, tuple, collections.deque)
 _HINT = "strict=False loads what fits, rename={'old.path': 'new.path'} maps names"
 _HINT_OF_TORCH = (
     "strict=False loads what fits and leaves an optimizer or scheduler that does not fit as it is, "
@@ -132,8 +135,11 @@ class _Matcher(Builder):
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
         if self._misfits and path in self._misfits:
             return like
-        if like is MISSING:
+        if like is MISSING or (type(node) in _PLAIN and type(like) in _PLAIN):
             return super().build(node, path, like, depth)
+        if _are_arrays(node, like):  # nearly all nodes of most states; `array` compares them
+            self._at = path
+            return self.array(node, path, like, depth)
         difference = difference_of(node, like)
         if not difference and corresponds(node, like):
             return super().build(node, path, like, depth)
@@ -144,11 +150,12 @@ class _Matcher(Builder):
 
     def assemble(self, make: Callable[[list[Any]], Any], parts: list[Any], like: object) -> Any:
         # What state_dict gave may be the object's own containers: load_state_dict gets new ones, not their ruins.
-        if is_mutable(like) and not self._inside_state_dict:
+        if not self._inside_state_dict and is_mutable(like):
             return Late(lambda: replace_contents(like, make([settle(part) for part in parts])))
-        if isinstance(like, tuple):
+        if isinstance(like, tuple) and (type(like) is not tuple or Late in map(type, parts)):
             return Late(lambda: _same_or_new(like, make([settle(part) for part in parts])))
-        return super().assemble(make, parts, like)
+        made = super().assemble(make, parts, like)
+        return _same_or_new(like, made) if type(like) is tuple else made
 
     def leaves_out(self, node: Node, path: str, like: object) -> bool:
         if path in self._misfits:
@@ -161,18 +168,18 @@ class _Matcher(Builder):
         return bool(extra)
 
     def keeps(self, like: object, path: str, taken: Container[object]) -> list[tuple[Any, Any]]:
+        left = [(key, value) for key, value in _entries(like) if key not in taken]
         kept: list[tuple[Any, Any]] = []
-        for key, value in [] if self._may_grow(path, like) else _entries(like):
-            if key not in taken:
-                found = list(find_restorable({key: value}, path))
-                for place, what in found:
-                    self.note(f"{place}: missing: the program has {what}, the checkpoint nothing")
-                kept.extend([(key, value)] if found else [])
+        for key, value in [] if not left or self._may_grow(path, like) else left:
+            found = list(find_restorable({key: value}, path))
+            for place, what in found:
+                self.note(f"{place}: missing: the program has {what}, the checkpoint nothing")
+            kept.extend([(key, value)] if found else [])
         return kept
 
     def _may_grow(self, path: str, like: object) -> bool:
         """Whether what is there comes and goes while the program runs: an optimizer's slots, an object's own lists."""
-        is_sequence = isinstance(like, list | tuple | collections.deque)
+        is_sequence = isinstance(like, _SEQUENCES)
         return bool(self._inside_state_dict and is_sequence) or any(is_inside(path, slots) for slots in self._slots)
 
     def array(self, node: Node, path: str, like: object, depth: int) -> Any:
@@ -185,7 +192,8 @@ class _Matcher(Builder):
         if problem or isinstance(found, Refused):
             self.note(f"{path}: {problem}")
             return like
-        if not found.carrier.flags.writeable or not takes_all(spec, found.carrier):
+        flags = found.carrier.flags
+        if not flags.writeable or not (flags.forc or takes_all(spec, found.carrier)):
             return self._instead(node, path, like)
         if self._hands_over and found.publish is None:
             # The object's own code may clear its arrays before it reads what it is handed: never the same memory.
@@ -233,8 +241,10 @@ class _Matcher(Builder):
         self._hands_over = outer
         self._inside_state_dict -= 1
         complete = before == (self._fresh, len(self.skipped), len(self.problems))
-        if complete and loads_in_place(owner, self._metadata(node, depth), current):
+        if complete and loads_in_place(owner, getattr(value, "_metadata", None), current):
             return Late(lambda: owner)
+        if complete and is_optimizer(owner) and needs_groups_only(owner, value):
+            return Late(lambda: _load(owner, value["param_groups"], path, load_groups))
         return Late(lambda: _load(owner, settle(value), path))
 
     def _compare_slots(self, owner: Any, node: Node, path: str) -> None:
@@ -245,10 +255,6 @@ class _Matcher(Builder):
             # A slot goes as a whole: an optimizer makes all of it anew, or nothing.
             self._misfits.add(place)
 
-    def _metadata(self, node: Node, depth: int) -> Any:
-        found = node.get("metadata") if isinstance(node, dict) else None
-        return None if found is None else settle(super().build(found, "", MISSING, depth + 2))
-
     def generator(self, node: Node, path: str, like: object, depth: int) -> Any:
         if like is MISSING:
             return super().generator(node, path, like, depth)
@@ -256,10 +262,14 @@ class _Matcher(Builder):
         return Late(lambda: _put(like, node["kind"], state, path))
 
 
+def _are_arrays(node: Node, like: object) -> bool:
+    return type(node) is dict and node.get("kind") in _ARRAY_KINDS and array_kind(like) == "tensor"
+
+
 def _entries(like: object) -> list[tuple[Any, Any]]:
-    if isinstance(like, Mapping):
+    if isinstance(like, (dict, Mapping)):
         return list(like.items())
-    return list(enumerate(like)) if isinstance(like, list | tuple | collections.deque) else []
+    return list(enumerate(like)) if isinstance(like, _SEQUENCES) else []
 
 
 def _same_or_new(like: tuple[Any, ...], made: Any) -> Any:
@@ -275,9 +285,9 @@ def _current(owner: Any, path: str) -> Any:
         raise StateMismatchError(f"{path}: state_dict of {type_name(type(owner))} failed: {what}") from error
 
 
-def _load(owner: Any, value: Any, path: str) -> Any:
+def _load(owner: Any, value: Any, path: str, load: Callable[[Any, Any], None] | None = None) -> Any:
     try:
-        owner.load_state_dict(value)
+        owner.load_state_dict(value) if load is None else load(owner, value)
     except HoldfastError:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from holdfast.engine.adapters import is_optimizer, is_unshaped
+from holdfast.format.carriers import array_kind
 from holdfast.format.frameworks import Frameworks, loaded
 from holdfast.format.keys import mapping_entries
 from holdfast.format.memory import ArraySpec
@@ -15,7 +16,7 @@ from holdfast.format.nodes import Node, optional_field
 from holdfast.format.registry import type_name
 from holdfast.format.select import MAPPING_KINDS
 
-__all__ = ["Misfit", "misfit_slots", "why_left_alone"]
+__all__ = ["Misfit", "load_groups", "misfit_slots", "needs_groups_only", "why_left_alone"]
 
 # Keys of slots are numbers and text: neither torch nor JAX is needed to read them.
 _SPELLING = Frameworks("numpy")
@@ -56,18 +57,65 @@ def misfit_slots(owner: Any, node: Node, spec_of: Callable[[Node], ArraySpec]) -
     by_key = dict(zip(keys, parameters, strict=False))
     for key, slot in _entries(_entry(node, "state")):
         parameter: Any = by_key.get(key)
-        for name, item in [] if parameter is None or is_unshaped(parameter) else _entries(slot):
-            if isinstance(item, dict) and item.get("kind") in ("tensor", "array"):
-                found, expected = spec_of(item).shape, _expected_shape(str(name), parameter, parameters)
-                # Counters are scalars, whatever the parameter; older fused optimizers gave `step` a dimension.
-                if found not in ((), expected) and name != "step":
-                    verb = "has" if expected == tuple(parameter.shape) else "needs"
+        if parameter is None or is_unshaped(parameter):
+            continue
+        shape = tuple(parameter.shape)
+        for name, item in _entries(slot):
+            # Counters are scalars, whatever the parameter; older fused optimizers gave `step` a dimension.
+            if name != "step" and isinstance(item, dict) and item.get("kind") in ("tensor", "array"):
+                found, expected = spec_of(item).shape, _expected_shape(str(name), shape, parameters)
+                if found not in ((), expected):
+                    verb = "has" if expected == shape else "needs"
                     problem = f"wrong shape: its parameter {verb} {list(expected)}, the checkpoint {list(found)}"
                     yield Misfit(key, str(name), problem)
 
 
-def _expected_shape(name: str, parameter: Any, parameters: list[Any]) -> tuple[int, ...]:
-    shape = tuple(parameter.shape)
+def needs_groups_only(owner: Any, value: object) -> bool:
+    """Whether an optimizer of torch's own has what is in the slots already, and only its groups are left to load.
+
+    `value` is what its load_state_dict would be handed. That would make the same slots of the same tensors again, and
+    look for the parameter of each among all of them: a second for ten thousand parameters.
+    """
+    hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+    if not _is_stock(type_name(type(owner))) or any(getattr(owner, name, None) for name in hooks):
+        return False
+    if not isinstance(value, dict):  # or some of it can only be made when all is read
+        return False
+    groups, slots = value.get("param_groups"), value.get("state")
+    if not isinstance(groups, list) or not isinstance(slots, dict) or len(slots) != len(owner.state):
+        return False
+    keys: list[Any] = []
+    for group in groups:
+        if not isinstance(group, dict) or not isinstance(group.get("params"), list):
+            return False
+        if group.get("fused") or group.get("capturable"):  # of which torch converts the counters, too
+            return False
+        keys.extend(group["params"])
+    parameters = chain.from_iterable(group["params"] for group in owner.param_groups)
+    by_key = dict(zip(keys, parameters, strict=False))
+    return all(key in by_key and _is_in_place(slot, owner, by_key[key]) for key, slot in slots.items())
+
+
+def load_groups(owner: Any, groups: list[Any]) -> None:
+    """Load the hyperparameters of the groups; the slots stay as they are."""
+    slots = owner.state
+    owner.load_state_dict({"state": {}, "param_groups": groups})
+    owner.state = slots
+
+
+def _is_in_place(slot: Any, owner: Any, parameter: Any) -> bool:
+    """Whether the slot holds the optimizer's own tensors and nothing else, and torch would not convert any of them."""
+    own = owner.state.get(parameter)
+    if not isinstance(slot, dict) or not isinstance(own, dict) or slot.keys() != own.keys():
+        return False
+    kind = parameter.dtype, parameter.device
+    return all(
+        item is own[name] and array_kind(item) == "tensor" and (name == "step" or (item.dtype, item.device) == kind)
+        for name, item in slot.items()
+    )
+
+
+def _expected_shape(name: str, shape: tuple[int, ...], parameters: list[Any]) -> tuple[int, ...]:
     if name == "row_var":  # Adafactor keeps a row and a column instead of the matrix
         return (*shape[:-1], 1)
     if name == "col_var":

@@ -5,16 +5,17 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from holdfast.core.version import __version__
 
-__all__ = ["Drift", "collect_provenance", "compare_provenance"]
+__all__ = ["Drift", "Provenance", "begin_provenance", "collect_provenance", "compare_provenance"]
 
 # Only if the program has loaded them: their versions decide what the numbers mean.
 _LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "keras", "lightning", "transformers", "scipy", "sklearn")
 _GIT_DEADLINE_S = 5.0
+_COMMIT = "# branch.oid "
 
 
 class Drift(NamedTuple):
@@ -28,16 +29,32 @@ class Drift(NamedTuple):
         return f"{self.what}: {self.then} → {self.now}"
 
 
-def collect_provenance() -> dict[str, object]:
-    """What this process is: versions, host, and the state of the code it runs."""
-    return {
+Provenance = Callable[[], dict[str, object]]
+"""What a process is, when it is asked for."""
+
+
+def begin_provenance() -> Provenance:
+    """Ask for it now; git, which takes milliseconds, answers while the program goes on."""
+    known: dict[str, object] = {
         "holdfast": __version__,
         "python": platform.python_version(),
         "libraries": _library_versions(),
         "host": socket.gethostname(),
         "machine": platform.machine(),
-        "code": _code_identity(),
     }
+    git = _start_git()
+
+    def complete() -> dict[str, object]:
+        if "code" not in known:
+            known["code"] = None if git is None else _read_status(git)
+        return known
+
+    return complete
+
+
+def collect_provenance() -> dict[str, object]:
+    """What this process is: versions, host, and the state of the code it runs."""
+    return begin_provenance()()
 
 
 def compare_provenance(then: Mapping[str, object], now: Mapping[str, object], *, prefix: str = "") -> list[Drift]:
@@ -61,26 +78,31 @@ def _library_versions() -> dict[str, str]:
     return {name: str(version) for name, version in versions if version is not None}
 
 
-def _code_identity() -> dict[str, object] | None:
-    """The commit of the script's repository and whether its files differ from it; None outside of a repository."""
+def _start_git() -> "subprocess.Popen[bytes] | None":
+    """git, telling the commit of the script's repository, and which of its files differ from that."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = os.path.dirname(os.path.abspath(main)) if main else os.getcwd()
-    commit = _git(folder, "rev-parse", "--verify", "HEAD")
-    if not commit:
-        return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
-
-
-def _git(folder: str, *arguments: str) -> str | None:
+    status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
     try:
-        done = subprocess.run(  # noqa: S603  a list, no shell, nothing from outside
-            ["git", "-c", "core.fsmonitor=false", "-C", folder, *arguments],  # noqa: S607  the user's own git
-            capture_output=True,
-            timeout=_GIT_DEADLINE_S,
-            check=False,
+        return subprocess.Popen(  # noqa: S603  a list, no shell, nothing from outside
+            ["git", "-c", "core.fsmonitor=false", "-C", folder, *status],  # noqa: S607  the user's own git
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+
+
+def _read_status(git: "subprocess.Popen[bytes]") -> dict[str, object] | None:
+    """The commit, and whether files differ from it; None outside of a repository, or where git does not answer."""
+    try:
+        lines = git.communicate(timeout=_GIT_DEADLINE_S)[0].decode(errors="replace").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        git.kill()
+        with git:  # closes the pipe, and waits
+            return None
+    commits = [line.removeprefix(_COMMIT) for line in lines if line.startswith(_COMMIT)]
+    if git.returncode != 0 or not commits or not commits[0].isalnum():  # "(initial)" before the first commit
+        return None
+    return {"commit": commits[0], "dirty": any(not line.startswith("#") for line in lines)}

@@ -20,7 +20,7 @@ from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.journal import Event, read_events
 from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
 from holdfast.engine.marks import QUARANTINED, VERIFIED, set_mark
-from holdfast.engine.provenance import Drift, compare_provenance
+from holdfast.engine.provenance import Drift, Provenance, compare_provenance
 from holdfast.engine.randomness import restore_random
 from holdfast.engine.session import Session
 from holdfast.engine.snapshots import Snapshot, with_snapshots
@@ -87,7 +87,7 @@ def restore_session(
     make_plan: Callable[[Body, Sequence[LeafInfo]], Plan],
     *,
     with_random: bool,
-    provenance: Mapping[str, object],
+    provenance: Provenance,
     hyperparameters: object,
     is_touched: Callable[[], bool],
     on_touch: Callable[[], None],
@@ -126,7 +126,7 @@ def restore_session(
             restore_random(random_plan.value())
         if where == DISK and not checkpoint.verified and _covers_everything(body, plan, random_plan):
             _mark(session, checkpoint, VERIFIED, "restored")
-        return Loaded(checkpoint, _drift(manifest, provenance, hyperparameters), list(plan.skipped), value, where)
+        return Loaded(checkpoint, _drift(manifest, provenance(), hyperparameters), list(plan.skipped), value, where)
 
     events = read_events(session.store)
     catalog = with_snapshots(session.catalog(), snapshots, events)

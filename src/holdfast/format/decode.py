@@ -31,6 +31,11 @@ from holdfast.format.select import select
 __all__ = ["MISSING", "PICKLE_HINT", "Builder", "Late", "Plan", "build", "settle"]
 
 PICKLE_HINT = "pass pickle=True if you trust whoever wrote it: unpickling runs code from the checkpoint"
+_MAPPINGS: dict[str, Callable[[], Any]] = {
+    "dict": dict,
+    "ordered_dict": collections.OrderedDict,
+    "counter": collections.Counter,
+}
 _FOREIGN_ERRORS = (ValueError, TypeError, OverflowError, LookupError, RuntimeError, ArithmeticError)
 
 
@@ -181,7 +186,7 @@ class Builder:
 
     def assemble(self, make: Callable[[list[Any]], Any], parts: list[Any], like: object) -> Any:  # noqa: ARG002  # a seam
         """The container of the parts: now if possible, else when the leaves are filled."""
-        if any(type(part) is Late for part in parts):
+        if Late in map(type, parts):
             return Late(lambda: make([settle(part) for part in parts]))
         return make(parts)
 
@@ -216,15 +221,15 @@ class Builder:
 
     def mapping(self, node: Node, path: str, like: object, depth: int) -> Any:
         """A dictionary of any kind."""
-        known: Mapping[Any, Any] = like if isinstance(like, Mapping) else {}
+        known: Mapping[Any, Any] = like if isinstance(like, (dict, Mapping)) else {}
         keys: list[Any] = []
         parts: list[Any] = []
-        taken = set()
-        for key, item in mapping_entries(node, self.frameworks, known):
+        entries = list(mapping_entries(node, self.frameworks, known))
+        taken = dict(entries)
+        if len(taken) < len(entries):
+            raise malformed(node, "every key once")
+        for key, item in entries:
             place, child = join(path, key), known.get(key, MISSING)
-            if key in taken:
-                raise malformed(node, "every key once")
-            taken.add(key)
             if child is not MISSING or not self.leaves_out(item, place, like):
                 keys.append(key)
                 parts.append(self.build(item, place, child, depth + 1))
@@ -251,7 +256,7 @@ class Builder:
         if kind == "ordered_dict" and "metadata" in node:
             metadata = self.build(node["metadata"], f"{path}._metadata", MISSING, depth + 1)
             return lambda: _with_metadata(settle(metadata))
-        return {"dict": dict, "ordered_dict": collections.OrderedDict, "counter": collections.Counter}[kind]
+        return _MAPPINGS[kind]
 
     def _elements(self, nodes: list[Node], path: str, like: object, depth: int) -> list[Any]:
         known = list(like) if isinstance(like, list | tuple | collections.deque) else []

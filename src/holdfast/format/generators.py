@@ -148,8 +148,8 @@ def _fit(found: Node, template: Any, node: Node, name: str, frameworks: Framewor
     if isinstance(template, np.ndarray):
         if not isinstance(found, list) or len(found) != len(template):
             raise malformed(node, f"{name} to be {len(template)} whole numbers")
-        words = [_fit(item, 0, node, name, frameworks) for item in found]
-        if any(word > np.iinfo(template.dtype).max for word in words):
+        words = [item if type(item) is int else _fit(item, 0, node, name, frameworks) for item in found]
+        if words and not 0 <= min(words) <= max(words) <= np.iinfo(template.dtype).max:
             raise malformed(node, f"{name} to fit into {template.dtype}")
         return np.array(words, template.dtype)
     value = decode_plain(found, frameworks)

@@ -35,7 +35,7 @@ HEAD_CLOSE = b',\n"head_blake3":"'
 HEX_DIGITS = 64
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_scan = json.JSONDecoder().scan_once
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 _JSON_SPACE = " \t\n\r"
 
 
@@ -157,7 +157,7 @@ def _checked(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
     All types and all counts at once: a listing checks a thousand heads.
     """
     try:
-        values = _in_order(fields)
+        values: tuple[Any, ...] = _in_order(fields)
         are_typed = tuple(map(type, values)) in _SIGNATURES
     except KeyError:
         are_typed = False

@@ -16,7 +16,7 @@ __all__ = ["Body", "LeafRecord", "Manifest", "ShardRecord", "decode_manifest", "
 _BODY_OPEN = b'"body":'
 _DIGEST_OPEN = b'"blake3":"'
 _END = b'"}\n'
-_HEX = frozenset("0123456789abcdef")
+_HEX = b"0123456789abcdef"
 
 
 class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +140,7 @@ def _check_shards(body: Body, where: str, *, staged: bool) -> None:
 def _check_sums(shard: ShardRecord, kind: str, sums: list[str], digits: int, where: str) -> None:
     if len(sums) != -(-shard.size_bytes // shard.chunk_bytes):
         raise FormatError(f"{where}: shard {shard.name}: {len(sums)} {kind}s for {shard.size_bytes} bytes")
-    if not (_HEX.issuperset("".join(sums)) and all(len(found) == digits for found in sums)):
+    if "".join(sums).encode().translate(None, _HEX) or not {digits}.issuperset(map(len, sums)):
         raise FormatError(f"{where}: shard {shard.name}: a {kind} is not {digits} hexadecimal digits")
 
 
@@ -151,7 +151,7 @@ def _check_leaves(body: Body, where: str) -> None:
     for leaf in body.leaves:
         if not 0 <= leaf.shard < len(sizes) or not 0 <= leaf.begin <= leaf.end <= sizes[leaf.shard]:
             raise FormatError(f"{where}: leaf {leaf.name!r} lies outside its shard")
-        if len(leaf.shape) > MAX_NDIM or any(length < 0 for length in leaf.shape):
+        if leaf.shape and (len(leaf.shape) > MAX_NDIM or min(leaf.shape) < 0):
             raise FormatError(f"{where}: leaf {leaf.name!r} has the shape {leaf.shape[:5]!r}")
     last = (-1, 0)
     for shard, begin, end, name in sorted((leaf.shard, leaf.begin, leaf.end, leaf.name) for leaf in body.leaves):

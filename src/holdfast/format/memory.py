@@ -55,6 +55,7 @@ class LeafMemory:
         self._leaves = leaves
         self._frameworks = frameworks
         self._storage: dict[int, Carrier] = {}
+        self._wholes: dict[int, ArraySpec] = {}
 
     def spec(self, node: Node) -> ArraySpec:
         """What the node describes, checked."""
@@ -132,8 +133,11 @@ class LeafMemory:
         return dense if spec.order is None else dense.transpose(np.argsort(spec.order))
 
     def _whole(self, leaf: int) -> ArraySpec:
-        info = self._leaves[leaf]
-        return ArraySpec(leaf, freeze_dtype(info.dtype), info.shape, view=None, order=None)
+        whole = self._wholes.get(leaf)
+        if whole is None:
+            info = self._leaves[leaf]
+            whole = self._wholes[leaf] = ArraySpec(leaf, freeze_dtype(info.dtype), info.shape, view=None, order=None)
+        return whole
 
 
 def _view_spec(leaf: int, view: Node) -> ArraySpec:
