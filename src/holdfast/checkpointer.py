@@ -25,6 +25,7 @@ from holdfast.core.errors import (
     UnsupportedError,
     UsageError,
 )
+from holdfast.core.interrupts import interrupts_deferred
 from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.adapters import check_restorable
 from holdfast.engine.collector import collector_paused
@@ -162,7 +163,9 @@ class Checkpointer:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
         _refuse_unknown("holdfast.Checkpointer.save", unknown)
         self._check_owner()
-        with self._lock, collector_paused():
+        # In the foreground a save may take long, and what it leaves behind is no more than after a crash.
+        deferred = nullcontext() if self._stager is None else interrupts_deferred()
+        with deferred, self._lock, collector_paused():
             self._check_usable()
             document = Document(
                 step=check_count("step", step),
@@ -327,6 +330,9 @@ class Checkpointer:
         if os.getpid() != self._pid:
             return  # it is the parent's, and so may be the lock
         with self._lock:
+            if self._stager is not None and not self._closed:
+                self._stager.settle()  # what takes its time can be interrupted, and close() called again
+        with interrupts_deferred(), self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -436,6 +442,8 @@ class Checkpointer:
         if self._on_error == "raise":
             raise error
         pending.note_failed(error)
+        if self._stager is not None:
+            self._stager.failed += 1
         _log.warning("the checkpoint of step %d was not saved: %s", pending.step, error)
         note = self._session.journal.record if self._stager is None else self._stager.background.note
         note("save_failed", step=pending.step, error=error.message)

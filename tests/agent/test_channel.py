@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from holdfast.agent.channel import Channel, channel_pair
-from holdfast.agent.countdown import Countdown
 from holdfast.agent.messages import MAX_PACKET_BYTES
+from holdfast.core.countdown import Countdown
 from holdfast.core.errors import ProtocolError
 from tests.agent.rig import descriptors
 

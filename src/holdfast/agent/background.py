@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.agent.client import AgentGone, Client, Event, OnEvent
-from holdfast.agent.countdown import Countdown
 from holdfast.agent.messages import Durable, Failed, Progress, Removed, Write
 from holdfast.agent.messages import Warning as Notice
+from holdfast.core.countdown import Countdown
 from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError
+from holdfast.core.interrupts import interrupts_let_through
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.names import shard_name
 from holdfast.core.values import Checkpoint
@@ -116,7 +117,7 @@ class Background:
 
     def reserve(self, pending: PendingCheckpoint) -> int:
         """A slot to fill. SaveFailedError where none becomes free in time: the storage is too slow, or hangs."""
-        end_s = time.monotonic() + _BUSY_DEADLINE_S
+        left = Countdown(_BUSY_DEADLINE_S)
         with self._changed:
             while True:
                 busy = self._filling | {job.index for job in self._jobs.values()}
@@ -126,7 +127,7 @@ class Background:
                     index = min(free, key=lambda index: self._newest.get(index, 0))
                     self._filling.add(index)
                     return index
-                if time.monotonic() >= end_s or self._waited_s > _PATIENCE_S:
+                if left.step_s() <= 0 or self._waited_s > _PATIENCE_S:
                     silent_s = time.monotonic() - self._last_sign_s
                     raise SaveFailedError(
                         f"the checkpoint of step {pending.step} was skipped: {len(self._jobs)} before it are still "
@@ -214,13 +215,13 @@ class Background:
 
     def settle(self, deadline_s: float, *, patience_s: float) -> list[PendingCheckpoint]:
         """Wait until nothing is on its way, at most that long, while there are signs of life; what still is."""
-        end_s = time.monotonic() + deadline_s
+        left = Countdown(deadline_s)
         sign_s, patience = self._last_sign_s, Countdown(patience_s)
         with self._changed:
             while self._jobs or self._filling:
                 if sign_s != self._last_sign_s:
                     sign_s, patience = self._last_sign_s, Countdown(patience_s)
-                if time.monotonic() >= end_s or (patience.step_s() <= 0 and not self._filling):
+                if left.step_s() <= 0 or (patience.step_s() <= 0 and not self._filling):
                     break
                 self._wait()
             return [job.pending for job in self._jobs.values()]
@@ -231,7 +232,8 @@ class Background:
         The time that this process itself was stopped does not count: what the agent said then was not heard yet.
         """
         began_s = time.monotonic()
-        self._changed.wait(_PAUSE_S)
+        with interrupts_let_through():
+            self._changed.wait(_PAUSE_S)
         self._waited_s += min(time.monotonic() - began_s, 2 * _PAUSE_S)
 
     def doing(self) -> str:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.agent.countdown import Countdown
 from holdfast.agent.messages import (
     Bye,
     Close,
@@ -23,7 +22,9 @@ from holdfast.agent.messages import (
 )
 from holdfast.agent.process import AGENT, AgentProcess, start_process
 from holdfast.agent.work import MakeWorker, Work, Worker
+from holdfast.core.countdown import Countdown
 from holdfast.core.errors import ProtocolError, UsageError
+from holdfast.core.interrupts import interrupts_are_noted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class Client(Protocol):
     def close(self, deadline_s: float) -> list[int]:
         """Finish what is outstanding, and end; the generations that were neither durable nor failed by the deadline.
 
-        Not from within an event. After the deadline the work goes on while this process lives, and that of an agent
-        up to a minute longer.
+        Or until an interrupt is noted. Not from within an event. After the deadline the work goes on while this process
+        lives, and that of an agent up to a minute longer.
         """
         ...
 
@@ -223,7 +224,7 @@ class Agent(_Account):
                 self._closing = True
                 if self._process is not None:
                     self._process.channel.send(encode(Close()))
-        return self._wait_until(lambda: not self._is_listening, deadline_s)
+        return self._wait_until(lambda: interrupts_are_noted() or not self._is_listening, deadline_s)
 
     def _begin(self) -> str:
         """Start a process and tell it all that is known; why not, where that was not possible."""
@@ -363,7 +364,7 @@ class ThreadAgent(_Account):
                 self._closing = True
                 if self._work is not None:
                     self._work.finish()
-        return self._wait_until(lambda: not self._is_working, deadline_s)
+        return self._wait_until(lambda: interrupts_are_noted() or not self._is_working, deadline_s)
 
     def _order(self, order: Callable[[Work], None]) -> None:
         if self._work is None:

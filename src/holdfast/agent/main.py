@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 
 from holdfast.agent.channel import Channel, Packet
-from holdfast.agent.countdown import Countdown
 from holdfast.agent.messages import (
     LINGER_S,
     PROTOCOL,
@@ -28,6 +27,7 @@ from holdfast.agent.messages import (
 )
 from holdfast.agent.signals import JOB_SIGNALS
 from holdfast.agent.work import MakeWorker, Work, Worker
+from holdfast.core.countdown import Countdown
 from holdfast.core.errors import ProtocolError
 
 TYPE_CHECKING = False

@@ -47,7 +47,7 @@ def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
             is_own = holder.pid == os.getpid() and holder.host == _host()
             raise RunBusyError(
                 f"{store.location} is being written by {holder}" + (", which is this process" if is_own else ""),
-                hint="close() the Checkpointer that this process has on it"
+                hint="close() the Checkpointer that this process has on it; takeover=True where it is lost"
                 if is_own
                 else "wait for it or stop it; Checkpointer(..., takeover=True) takes the run away from it",
             )

@@ -73,12 +73,13 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
         return
     threads = [threading.Thread(target=guarded, name="holdfast-io", daemon=True) for _ in range(min(count, workers))]
     try:
+        if not _start(threads):
+            guarded()
         for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
     except BaseException as interruption:
-        # Ctrl-C, or no more threads: the caller closes the file next, and nobody may write to its number after that.
+        # Ctrl-C: the caller closes the file next, and nobody may write to its number after that.
         failures.append(interruption)
         for thread in threads:
             if thread.ident is not None:
@@ -115,17 +116,28 @@ def run_in_order(
             for _ in range(fillers)
         ]
         try:
-            for thread in threads:
-                thread.start()
-            belt.use_all(use)
+            if _start(threads):
+                belt.use_all(use)
+            else:
+                belt.fill_and_use_all(fill, use)
         except BaseException as error:
-            # Ctrl-C, no more threads, a failed write: nobody may touch the blocks after they went back to the pool.
+            # Ctrl-C, a failed write: nobody may touch the blocks after they went back to the pool.
             belt.stop(error)
             raise
         finally:
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
+
+
+def _start(threads: list[threading.Thread]) -> bool:
+    """Start as many as can be had; whether that is one at least. Fewer do the same work."""
+    for number, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            return number > 0
+    return True
 
 
 class _Belt:
@@ -149,6 +161,13 @@ class _Belt:
                     self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001  raised again by use_all
             self.stop(error)
+
+    def fill_and_use_all(
+        self, fill: Callable[[int, memoryview], memoryview], use: Callable[[int, memoryview], None]
+    ) -> None:
+        """Without other threads: one after the other."""
+        for index in range(self._count):
+            use(index, fill(index, self._free[0]))
 
     def use_all(self, use: Callable[[int, memoryview], None]) -> None:
         for index in range(self._count):

@@ -17,8 +17,8 @@ def collector_paused() -> Iterator[None]:
     if not gc.isenabled():  # the program's own choice, or an outer pause: not ours to end
         yield
         return
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         gc.enable()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from holdfast.core.countdown import Countdown
 from holdfast.core.errors import StateError
 from holdfast.engine.deferral import Deferral, Owned, find_optimizers, immutable_leaves, updated_tensors
 from holdfast.engine.overlap import Overlapped
@@ -143,7 +144,7 @@ class Gate:
 
     def _enter(self, frame: int | None) -> None:
         me = threading.get_ident()
-        began = time.monotonic()
+        began, left = time.monotonic(), Countdown(self._deadline_s)
         with self._changed:
             if self._updates:
                 self._drop_ended()
@@ -155,8 +156,10 @@ class Gate:
             self._updates.setdefault(me, []).append(frame)
             self._copies = copies = [copy for copy in self._copies if not copy.done]
         for copy in copies:
-            if not copy.wait(max(0.0, began + self._deadline_s - time.monotonic())):
-                self._give_up(copy)
+            while not copy.wait(pause_s := left.step_s()):
+                if not pause_s:
+                    self._give_up(copy)
+                    break
         if is_held or copies:
             with self._changed:
                 self.waited_s += time.monotonic() - began
@@ -178,12 +181,12 @@ class Gate:
 
     def _begin_capture(self, me: int) -> int | None:
         """Wait until no other thread updates or captures. The thread that was capturing: this one, or none."""
-        deadline = time.monotonic() + self._deadline_s
+        left = Countdown(self._deadline_s)
         with self._changed:
             self._waiting += 1
             try:
                 while not self._is_free_for(me):
-                    if time.monotonic() >= deadline:
+                    if not left.step_s():
                         raise StateError(
                             f"an update in another thread has not ended in {self._deadline_s:g} s: nothing is captured",
                             hint='end "with checkpointer.updating():" when the update is done',

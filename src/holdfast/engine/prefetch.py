@@ -8,12 +8,14 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from os import PathLike
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.core.values import MEMORY, Checkpoint
+from holdfast.engine.blocks import run_workers
 from holdfast.engine.catalog import read_catalog
 from holdfast.engine.identity import identify
 from holdfast.engine.journal import read_events
@@ -123,26 +125,15 @@ class Prefetch:
         return "cancelled" if self._cancelled else f"step {checkpoint.step} is in the page cache"
 
     def _read_shard(self, store: PosixStore, key: str) -> None:
-        failures: list[BaseException] = []
-
-        def read(part: int) -> None:
+        def read(next_part: Callable[[], int | None]) -> None:
             try:
-                self._read_part(store, key, part)
-            except BaseException as error:  # noqa: BLE001  raised again below
-                failures.append(error)
+                while (part := next_part()) is not None:
+                    self._read_part(store, key, part)
+            except BaseException:
                 self._cancelled = True
+                raise
 
-        threads = [
-            threading.Thread(target=read, args=(part,), name="holdfast-prefetch", daemon=True)
-            for part in range(1, _THREADS)
-        ]
-        for thread in threads:
-            thread.start()
-        read(0)
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        run_workers(read, _THREADS, _THREADS)
 
     def _read_part(self, store: PosixStore, key: str, part: int) -> None:
         """One contiguous part, by a descriptor of its own: the system reads ahead of each."""
