@@ -300,11 +300,13 @@ class _Encoder:
         self._count += len(nodes)
         return nodes
 
-    def _parts(self, kind: str, parts: Iterable[object], path: str, depth: int) -> dict[str, Any]:
+    def _parts(self, kind: str, parts: Collection[object], path: str, depth: int) -> dict[str, Any]:
+        if (plain := self._plain_nodes(parts)) is not None:
+            return {"kind": kind, "of": plain}
         items = [self.encode(item, join_index(path, index), depth + 1) for index, item in enumerate(parts)]
         return {"kind": kind, "of": items}
 
-    def _sequence(self, kind: str, value: Iterable[object], path: str, depth: int) -> dict[str, Any]:
+    def _sequence(self, kind: str, value: Collection[object], path: str, depth: int) -> dict[str, Any]:
         self._enter(value, path)
         node = self._parts(kind, value, path, depth)
         del self._active[id(value)]
