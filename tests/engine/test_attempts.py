@@ -75,9 +75,12 @@ def test_a_holder_in_another_process_is_respected_until_it_is_killed(tmp_path, c
     store.close()
 
 
-def test_a_damaged_attempt_file_still_counts(tmp_path, store, clock):
+@pytest.mark.parametrize(
+    "damage", [b"\x00garbage", b'{"host":"h","pid":1e999,"job":"","since":""}', b'{"pid":NaN}', b"[" * 100_000]
+)
+def test_a_damaged_attempt_file_still_counts(tmp_path, store, clock, damage):
     begin_attempt(store, clock)
     store.let_go("attempts/000001.json")
-    (tmp_path / "run" / "attempts" / "000001.json").write_bytes(b"\x00garbage")
+    (tmp_path / "run" / "attempts" / "000001.json").write_bytes(damage)
 
     assert begin_attempt(store, clock) == 2

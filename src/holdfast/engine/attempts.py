@@ -110,7 +110,7 @@ def _read_holder(store: Store, number: int) -> Holder:
     try:
         fields = json.loads(store.read(key, MAX_SMALL_BLOB_BYTES))
         known = (str(fields["host"]), int(fields["pid"]), str(fields["job"]), str(fields["since"]))
-    except (HoldfastError, ValueError, KeyError, TypeError, RecursionError):
+    except (HoldfastError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         known = ("an unknown host", 0, "", "an unknown time")
     return Holder(number, *known, alive=store.is_held(key))
 
