@@ -32,7 +32,7 @@ def test_an_agent_whose_clock_goes_backwards_writes_in_order_and_keeps_the_newes
         for step in range(6):
             weights[:] = step
             ckpt.save(step=step).wait(60)
-        kept = steps(run)
+    kept = steps(run)
 
     with Checkpointer(run, {"w": weights}, background="process") as ckpt:
         restored = ckpt.restore()

@@ -1,10 +1,14 @@
 """Work shared between threads: what happens when it is interrupted."""
 
+import gc
+import mmap
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from holdfast.engine.blocks import BlockPool, run_in_order, run_workers
@@ -77,3 +81,48 @@ def test_the_first_failure_ends_all_and_is_raised_when_no_thread_works_any_more(
         _collect(100, workers, **{part: fail_at_seven})
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-io"]
     assert len(done) < 100
+
+
+def _mapping_of(view: memoryview) -> str:
+    """The line of the process's memory map that the view lies in."""
+    address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line
+    return ""
+
+
+def test_blocks_are_private_memory_that_can_be_in_huge_pages():
+    with BlockPool().block() as block:
+        line = _mapping_of(block)
+
+        assert line.split()[1] == "rw-p"  # shared memory is in small pages, unless an administrator says otherwise
+
+
+def test_a_forked_child_neither_has_the_blocks_nor_unmaps_what_takes_their_place():
+    pool = BlockPool()
+    with pool.block() as block:
+        block[:5] = b"ours!"
+        place = _mapping_of(block)
+
+    child = os.fork()
+    if child == 0:
+        free = pool._free
+        is_gone = not any(_mapping_of_address(place))
+        others = [mmap.mmap(-1, pool.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(8)]
+        for other in others:
+            other[:] = b"x" * len(other)
+        free.clear()
+        del pool
+        gc.collect()
+        os._exit(0 if is_gone and all(other[:1] == b"x" == other[-1:] for other in others) else 1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pool.block() as block:
+        assert bytes(block[:5]) == b"ours!"
+
+
+def _mapping_of_address(place: str) -> list[str]:
+    begin = place.split("-")[0]
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if line.startswith(begin)]

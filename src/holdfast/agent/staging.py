@@ -22,9 +22,11 @@ from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.overlap import Overlapped
 from holdfast.engine.saving import Document, draft_checkpoint, lay_out_state, save_in_foreground
 from holdfast.engine.session import Session
+from holdfast.engine.writing import Draft
 from holdfast.format.carriers import ToHost
 from holdfast.format.encode import Encoded
 from holdfast.format.footprint import Footprint, Moved
+from holdfast.format.manifest import LeafRecord
 from holdfast.format.shard import Layout
 from holdfast.policy.keep import Keep
 from holdfast.storage.files import Files
@@ -42,8 +44,8 @@ the footprint says."""
 _WORTH_OVERLAPPING_S = 0.005
 # Memory for less than this is there in no time.
 _LEAST_PREPARED_BYTES = 16 << 20
-# Two that digest and one that writes: one alone digests about as fast as a good disk writes, with nothing to spare.
-_AGENT_WORKERS = 3
+# Beside one that writes. A thread digests about as fast as a good disk writes; the other cores are for the training.
+_MOST_DIGESTING = 4
 _AGENT_NICE = 5
 # A storage that is slow but alive gets this long at the end of a program, and this long without any sign of life.
 _CLOSE_DEADLINE_S = 600.0
@@ -74,6 +76,14 @@ class Status(NamedTuple):
         return f"{durable} · {self.saved} saved{failed}{skipped} · {stall} · {self.doing}"
 
 
+class _Before(NamedTuple):
+    """What stays true of the next save, if nothing moves."""
+
+    footprint: Footprint
+    layout: Layout
+    records: list[LeafRecord]
+
+
 class Stager:
     """Saves for one Checkpointer. Called with its lock held."""
 
@@ -95,8 +105,7 @@ class Stager:
         self._on_failure = on_failure
         self._gate = Gate(state) if mode != "now" else None
         self._copier = Copier()
-        self._footprint: Footprint | None = None
-        self._layout: Layout | None = None
+        self._before: _Before | None = None
         self._copy_s = 0.0
         self.stall_s = 0.0
         self.saved = 0
@@ -108,7 +117,7 @@ class Stager:
             run=os.path.abspath(session.store.location),  # the agent has another working directory
             run_id=session.run_id,
             attempt=session.attempt,
-            workers=_AGENT_WORKERS,
+            workers=1 + max(1, min(_MOST_DIGESTING, len(os.sched_getaffinity(0)) // 2)),
             keep=keep.to_plain(),
             nice=_AGENT_NICE,
         )
@@ -185,14 +194,21 @@ class Stager:
         """The state, its layout, and its tensors that are on their way from an accelerator."""
         addresses = frozenset(tensor.data_ptr() for tensor in guarded if not tensor.is_cpu)
         copies = HostCopies(torch_device, guarded=addresses)
-        if self._footprint is not None and self._layout is not None:
+        if self._before is not None:
             try:
-                return encode(copies.take, self._footprint), self._layout, copies
+                return encode(copies.take, self._before.footprint), self._before.layout, copies
             except Moved:
+                self._before = None
                 copies = HostCopies(torch_device, guarded=addresses)
         encoded = encode(copies.take, None)
-        self._footprint, self._layout = encoded.footprint, lay_out_state(encoded)
-        return encoded, self._layout, copies
+        return encoded, lay_out_state(encoded), copies
+
+    def _draft(self, encoded: Encoded, layout: Layout, document: Document) -> Draft:
+        records = None if self._before is None else self._before.records
+        draft = draft_checkpoint(self._session, encoded, layout, document, records)
+        if encoded.footprint is not None:
+            self._before = _Before(encoded.footprint, layout, draft.body.leaves)
+        return draft
 
     def _save_now(self, encode: Encode, document: Document, pending: PendingCheckpoint) -> None:
         session, background = self._session, self.background
@@ -203,7 +219,7 @@ class Stager:
             return
         index = background.reserve(pending)
         try:
-            draft = draft_checkpoint(session, encoded, layout, document)
+            draft = self._draft(encoded, layout, document)
             image = background.image(index, layout.size_bytes)
             began_s = time.perf_counter()
             try:
@@ -230,7 +246,7 @@ class Stager:
                     self._save_synchronously(encoded, document, pending)
                     return
                 index = background.reserve(pending)
-                draft = draft_checkpoint(session, encoded, layout, document)
+                draft = self._draft(encoded, layout, document)
                 deferral = gate.deferrable(encoded, guarded)
                 copying = Overlapped(
                     layout,

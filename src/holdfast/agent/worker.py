@@ -9,6 +9,7 @@ from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import BlobExistsError, HoldfastError, IntegrityError
 from holdfast.core.names import agent_key
 from holdfast.core.values import Checkpoint, Fork
+from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import HeadCache
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
@@ -42,6 +43,7 @@ class Worker:
         self.told_of_metric = False
         self.shares_attempt = True
         self._workers = hello.workers
+        self._pool = BlockPool()
         self._keep = Keep.from_plain(hello.keep)
         self._hold(hello.attempt)
 
@@ -89,7 +91,7 @@ class Worker:
 
         def produce(name: str, writer: Writer) -> ShardRecord:
             del name  # the snapshot has its own, the same
-            return persist_image(image, staged, writer, workers=self._workers, progress=advance)
+            return persist_image(image, staged, writer, pool=self._pool, workers=self._workers, progress=advance)
 
         try:
             written = write_checkpoint(self, Draft(checkpoint, manifest.body), produce, self._keep)

@@ -1,30 +1,18 @@
 """Page-aligned buffers, used again and again: fresh memory costs five times a copy into memory touched before."""
 
 import mmap
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Protocol
+from contextlib import ExitStack, contextmanager
 
 from holdfast.core.limits import BLOCK_BYTES
 
-__all__ = ["BlockPool", "NoBlocks", "run_in_order", "run_workers"]
+__all__ = ["BlockPool", "run_in_order", "run_workers"]
 
 # Filled blocks that wait for the one that is being used: a slow filler does not make the disk wait.
-_AHEAD = 2
-
-
-class Lends(Protocol):
-    """Where buffers come from."""
-
-    def block(self) -> AbstractContextManager[memoryview]: ...
-
-
-class NoBlocks:
-    """For work on memory that is there already."""
-
-    def block(self) -> AbstractContextManager[memoryview]:
-        return nullcontext(memoryview(b""))
+_AHEAD = 1
 
 
 class BlockPool:
@@ -40,13 +28,41 @@ class BlockPool:
         try:
             memory = self._free.pop()
         except IndexError:
-            memory = mmap.mmap(-1, self.size_bytes)
+            memory = _allocate(self.size_bytes)
         view = memoryview(memory)
         try:
             yield view
         finally:
             view.release()
             self._free.append(memory)
+
+
+_made: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+_never_unmapped: list[mmap.mmap] = []
+
+
+def _allocate(size_bytes: int) -> mmap.mmap:
+    """Memory in huge pages where the system has them: what a disk gets from small ones is a list of as many pieces.
+
+    Writing 1.3 GB through 8 MiB of huge pages took 390 to 490 ms, through small ones 580 to 810 ms.
+    """
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Not for forked children: with them, the pages would have to be copied, small, at the next use.
+    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
+        try:
+            memory.madvise(getattr(mmap, advice))
+        except (OSError, AttributeError):  # a system without it
+            pass
+    _made.add(memory)
+    return memory
+
+
+def _forget_in_child() -> None:
+    # The memory is not there. Were the objects collected, they would unmap what may be at its place by then.
+    _never_unmapped.extend(_made)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, workers: int) -> None:
@@ -94,7 +110,7 @@ def run_in_order(
     use: Callable[[int, memoryview], None],
     count: int,
     *,
-    pool: Lends,
+    pool: BlockPool,
     workers: int,
 ) -> None:
     """For every index 0…count-1: `use(index, fill(index, block))`.

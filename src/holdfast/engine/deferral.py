@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from holdfast.engine.adapters import is_optimizer
@@ -50,19 +49,24 @@ def updated_tensors(optimizers: Iterable[Any]) -> list[Any]:
     torch = loaded("torch")
     if torch is None:
         return []
-    found: dict[int, Any] = {}
+    flat: list[Any] = []
     for optimizer in optimizers:
-        parts = [part for group in optimizer.param_groups for part in group["params"]]
-        for value in chain(parts, *(_values(part) for part in optimizer.state.values())):
-            if isinstance(value, torch.Tensor):
-                found[id(value)] = value
-            elif isinstance(value, dict | list | tuple):
-                found.update((id(inner), inner) for inner in _walk(value) if isinstance(inner, torch.Tensor))
-    return [tensor for tensor in found.values() if _is_dense(tensor, torch)]
-
-
-def _values(part: object) -> Iterable[object]:
-    return part.values() if isinstance(part, dict) else (part,)
+        for group in optimizer.param_groups:
+            flat.extend(group["params"])
+        for slot in optimizer.state.values():
+            flat.extend(slot.values() if type(slot) is dict else (slot,))
+    nested = [part for part in flat if isinstance(part, dict | list | tuple)]
+    flat.extend(_walk(nested))
+    # Written out for the usual case: there are thousands, and the training waits.
+    tensor, strided = torch.Tensor, torch.strided
+    return [
+        part
+        for part in flat
+        if isinstance(part, tensor)
+        and part.layout is strided
+        and not part.is_inference()  # the writes to which are not counted
+        and (part.is_contiguous() or _is_dense(part))
+    ]
 
 
 class Owned:
@@ -131,11 +135,7 @@ def _calls_hooks(optimizer: Any) -> bool:
     return hasattr(optimizer, "_optimizer_step_pre_hooks") and getattr(type(optimizer).step, "hooked", False)
 
 
-def _is_dense(tensor: Any, torch: Any) -> bool:
-    if tensor.layout != torch.strided or tensor.is_inference():  # the writes to the latter are not counted
-        return False
-    if tensor.is_contiguous():
-        return True
+def _is_dense(tensor: Any) -> bool:
     # A tensor with gaps between its elements does not own all that lies between its ends.
     strides = tensor.stride()
     return bool(tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis])).is_contiguous())

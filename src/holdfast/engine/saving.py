@@ -44,7 +44,9 @@ def save_encoded(session: Session, encoded: Encoded, document: Document, keep: K
     layout = lay_out_state(encoded)
 
     def produce(name: str, writer: Writer) -> ShardRecord:
-        sums = persist(layout, encoded.carriers, writer, pool=session.pool, workers=session.workers)
+        # One that writes, one for each core that copies and digests: more of them only keep the first from its core.
+        workers = session.workers // 2 + 1
+        sums = persist(layout, encoded.carriers, writer, pool=session.pool, workers=workers)
         return ShardRecord(
             name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=sums.xxh3, blake3=sums.blake3
         )
@@ -79,15 +81,24 @@ def lay_out_state(encoded: Encoded) -> Layout:
     return lay_out(entries)
 
 
-def draft_checkpoint(session: Session, encoded: Encoded, layout: Layout, document: Document) -> Draft:
-    """The checkpoint to be. UsageError where its head would exceed the limits, before anything is written."""
+def draft_checkpoint(
+    session: Session,
+    encoded: Encoded,
+    layout: Layout,
+    document: Document,
+    records: list[LeafRecord] | None = None,
+) -> Draft:
+    """The checkpoint to be. UsageError where its head would exceed the limits, before anything is written.
+
+    `records` are those of an earlier checkpoint with the same layout.
+    """
     checkpoint = _describe(session, _new_id(session, document), encoded, layout, document)
     # Only for its limits: what no reader accepts must not be acknowledged (I5).
     encode_head(checkpoint, session.run_id)
     body = Body(
         tree=encoded.tree,
         random=encoded.random,
-        leaves=_leaf_records(encoded, layout),
+        leaves=records or _leaf_records(encoded, layout),
         shards=[],
         pickled=list(encoded.pickled),
         hyperparameters=document.hyperparameters,
