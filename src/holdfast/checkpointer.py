@@ -31,6 +31,7 @@ from holdfast.engine.adapters import check_restorable
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
+from holdfast.engine.laying import Laid, Layouts
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.outcome import PendingCheckpoint, Restored
@@ -59,6 +60,8 @@ __all__ = ["Checkpointer"]
 _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
 _VARIABLE = "HOLDFAST_BACKGROUND"
+# The first step after a restore comes before memory for the next snapshot, unless that is asked for earlier.
+_AFTER_RESTORE_S = 2.0
 
 
 class Checkpointer:
@@ -127,6 +130,7 @@ class Checkpointer:
         # Compared with the count at every step; larger than any count where nothing is ever due.
         self._due_at: float = math.inf if every is None else every
         self._last: PendingCheckpoint | None = None
+        self._layouts = Layouts()
         self._background_error: HoldfastError | None = None
         real_clock = clock or SystemClock()
         store = PosixStore(run, create=True, files=files, clock=real_clock)
@@ -186,7 +190,8 @@ class Checkpointer:
                         lambda to_host, footprint: self._encode(tree, to_host, footprint), document, pending
                     )
                 else:
-                    self._save_synchronously(self._encode(tree), document, pending)
+                    laid = self._layouts.take(lambda footprint: self._encode(tree, None, footprint))
+                    self._save_synchronously(laid, document, pending)
             except (FencedError, UsageError, StateError):
                 raise
             except HoldfastError as error:
@@ -407,7 +412,15 @@ class Checkpointer:
             _log.warning("checkpoints are saved in the foreground: %s", error)
             return
         self._recall = Recall(self._session, self._stager.background)
-        self._stager.prepare(expected_bytes(self._state))
+        if self._is_new():
+            self._stager.prepare(expected_bytes(self._state))
+
+    def _is_new(self) -> bool:
+        """Whether there is nothing to restore. What there is comes first: memory is not made ready beside it."""
+        try:
+            return not self._session.catalog().checkpoints
+        except HoldfastError:
+            return False
 
     def _follow_up(self, restored: Checkpoint, snapshots: Mapping[str, Snapshot]) -> None:
         """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""
@@ -417,16 +430,16 @@ class Checkpointer:
         if adopted is not None:
             self._last = adopted
         elif DISK in restored.where:
-            self._stager.prepare(restored.size_bytes)
+            self._stager.prepare(restored.size_bytes, after_s=_AFTER_RESTORE_S)
 
-    def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
+    def _save_synchronously(self, laid: Laid, document: Document, pending: PendingCheckpoint) -> None:
         # It reads the catalogue, and a storage that fails there must not end the job either (I7).
         self._session.check_continues()
         save_in_foreground(
-            self._session, encoded, document, self._keep, lambda checkpoint: pending.note_durable(checkpoint.id)
+            self._session, laid, document, self._keep, lambda checkpoint: pending.note_durable(checkpoint.id)
         )
 
-    def _encode(self, tree: object, to_host: ToHost | None = None, footprint: Footprint | None = None) -> Encoded:
+    def _encode(self, tree: object, to_host: ToHost | None, footprint: Footprint | None) -> Encoded:
         state = dict(self._state)
         if tree is not None:
             state[TREE_NAME] = tree
@@ -435,8 +448,7 @@ class Checkpointer:
         random = current_random() if self._random else None
         if footprint is not None:
             return encode_again(footprint, state, random=random, allow_pickle=self._pickle, to_host=to_host)
-        again = self._stager is not None
-        return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host, again=again)
+        return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host, again=True)
 
     def _report_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         if self._on_error == "raise":

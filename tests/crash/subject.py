@@ -105,7 +105,6 @@ def small_and_fast() -> Iterator[None]:
         stack.enter_context(patch("holdfast.engine.saving.CHUNK_BYTES", _PAGE_BYTES))
         for module in ("agent.background", "engine.capture", "engine.overlap"):
             stack.enter_context(patch(f"holdfast.{module}.CHUNK_BYTES", _PAGE_BYTES))
-        stack.enter_context(patch("holdfast.engine.persist_image.BLOCK_BYTES", _PAGE_BYTES))
         stack.enter_context(patch("holdfast.engine.persist.persist.__kwdefaults__", {"chunk_bytes": _PAGE_BYTES}))
         stack.enter_context(patch("holdfast.checkpointer.begin_provenance", lambda: lambda: dict(_PROVENANCE)))
         yield

@@ -9,9 +9,9 @@ import torch
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.capture import capture
+from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
 from holdfast.engine.persist import persist
-from holdfast.engine.saving import lay_out_state
 from holdfast.format.encode import encode_state
 
 _GENERATOR = np.random.default_rng(7)
@@ -60,7 +60,7 @@ class _Written:
 def laid_out(request):
     """A state, and the shard that persist makes of it."""
     encoded = encode_state(_STATES[request.param])
-    layout = lay_out_state(encoded)
+    layout = lay_out_leaves(encoded)
     carriers = encoded.carriers
     written = _Written(layout.size_bytes)
     sums = persist(layout, carriers, written, pool=BlockPool(), workers=2)
@@ -102,7 +102,7 @@ def test_an_overlapped_image_is_the_same_whatever_is_deferred(laid_out, choose, 
 
 def test_a_failure_in_one_of_the_threads_is_raised_by_capture():
     encoded = encode_state({"a": _random(5 * CHUNK_BYTES)})
-    layout = lay_out_state(encoded)
+    layout = lay_out_leaves(encoded)
 
     with pytest.raises(ValueError, match=r"memoryview|broadcast"):
         capture(layout, encoded.carriers, _dirty_image(layout.size_bytes - 9), workers=2)

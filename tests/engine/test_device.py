@@ -8,8 +8,8 @@ import torch
 
 from holdfast.core.errors import SaveFailedError, StateError
 from holdfast.engine.device import HostCopies, TorchDevice, torch_device
+from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import lay_out_state
 from holdfast.format.encode import encode_state
 
 
@@ -123,7 +123,7 @@ def test_an_overlapped_capture_waits_for_the_side_stream_first():
     device, tensors = _FakeDevice(), [torch.randn(200_000), torch.randn(3, 7).bfloat16()]
     copies = _copies(device)
     encoded = encode_state({"device": [copies.take(tensor) for tensor in tensors], "host": torch.ones(3)})
-    layout = lay_out_state(encoded)
+    layout = lay_out_leaves(encoded)
     deferred = copies.leaves(encoded.leaves)
     image = memoryview(bytearray(layout.size_bytes))
 
@@ -140,7 +140,7 @@ def test_an_overlapped_capture_waits_for_the_side_stream_first():
 def test_a_device_that_fails_makes_the_snapshot_fail():
     copies = _copies(_FakeDevice(fails=["finish"]))
     encoded = encode_state({"w": copies.take(torch.randn(5))})
-    layout = lay_out_state(encoded)
+    layout = lay_out_leaves(encoded)
     carriers = encoded.carriers
 
     copy = Overlapped(layout, carriers, {0}, memoryview(bytearray(layout.size_bytes)), workers=1, before=copies.finish)

@@ -13,8 +13,8 @@ import torch
 
 from holdfast.core.errors import SaveFailedError, StateError
 from holdfast.engine.gate import Gate
+from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import lay_out_state
 from holdfast.format.encode import encode_state
 
 
@@ -53,7 +53,7 @@ class _Capture:
         self.may_go_on = threading.Event()
         with gate.capturing():
             encoded = encode_state(state)
-            self.layout = lay_out_state(encoded)
+            self.layout = lay_out_leaves(encoded)
             self.names = [leaf.name for leaf in encoded.leaves]
             deferral = gate.deferrable(encoded, gate.guarded_tensors())
             self.deferred = {self.names[index] for index in deferral.leaves}
@@ -415,7 +415,7 @@ import os, signal, threading, warnings
 import numpy as np
 from holdfast.engine.gate import Gate
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import lay_out_state
+from holdfast.engine.laying import lay_out_leaves
 from holdfast.format.encode import encode_state
 
 warnings.simplefilter("ignore")
@@ -423,7 +423,7 @@ state = {"array": np.zeros(10)}
 gate, may_go_on = Gate(state, all_guarded=True), threading.Event()
 with gate.capturing():
     encoded = encode_state(state)
-    layout = lay_out_state(encoded)
+    layout = lay_out_leaves(encoded)
     image = memoryview(bytearray(layout.size_bytes))
     copy = Overlapped(layout, encoded.carriers, {0}, image, workers=1, before=may_go_on.wait)
     gate.hold(copy)

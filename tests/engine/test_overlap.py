@@ -9,8 +9,8 @@ import numpy as np
 
 from holdfast.core.errors import SaveFailedError, StateError
 from holdfast.core.limits import CHUNK_BYTES
+from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import lay_out_state
 from holdfast.format.encode import encode_state
 
 
@@ -20,7 +20,7 @@ class _Laid:
     def __init__(self):
         self.now, self.later = np.full(CHUNK_BYTES, 1, np.uint8), np.full(3 * CHUNK_BYTES, 2, np.uint8)
         encoded = encode_state({"now": self.now, "later": self.later})
-        self.layout = lay_out_state(encoded)
+        self.layout = lay_out_leaves(encoded)
         self.carriers = encoded.carriers
         self.memory = mmap.mmap(-1, self.layout.size_bytes)
 

@@ -13,8 +13,8 @@ import torch
 
 from holdfast.core.errors import StateError
 from holdfast.engine.gate import Gate
+from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import lay_out_state
 from holdfast.format.encode import encode_state
 
 _SIZES = [1, 7, 300, 20_000, 60_000, 100_000, 130_000]
@@ -44,13 +44,13 @@ class _Snapshots:
 
     def __init__(self, gate, state):
         self.gate, self.state = gate, state
-        self.memory = mmap.mmap(-1, lay_out_state(encode_state(state)).size_bytes)
+        self.memory = mmap.mmap(-1, lay_out_leaves(encode_state(state)).size_bytes)
         self.taken = self.torn = self.refused = 0
 
     def begin(self):
         with self.gate.capturing():
             encoded = encode_state(self.state)
-            self.layout = lay_out_state(encoded)
+            self.layout = lay_out_leaves(encoded)
             deferral = self.gate.deferrable(encoded, self.gate.guarded_tensors())
             assert len(deferral.leaves) == len(encoded.leaves)
             carriers = encoded.carriers

@@ -18,16 +18,14 @@ from holdfast.engine.capture import capture
 from holdfast.engine.copier import Copier
 from holdfast.engine.device import HostCopies, torch_device
 from holdfast.engine.gate import Gate
+from holdfast.engine.laying import Laid, Layouts
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.overlap import Overlapped
-from holdfast.engine.saving import Document, draft_checkpoint, lay_out_state, save_in_foreground
+from holdfast.engine.saving import Document, draft_checkpoint, save_in_foreground
 from holdfast.engine.session import Session
-from holdfast.engine.writing import Draft
 from holdfast.format.carriers import ToHost
 from holdfast.format.encode import Encoded
-from holdfast.format.footprint import Footprint, Moved
-from holdfast.format.manifest import LeafRecord
-from holdfast.format.shard import Layout
+from holdfast.format.footprint import Footprint
 from holdfast.policy.keep import Keep
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
@@ -76,14 +74,6 @@ class Status(NamedTuple):
         return f"{durable} · {self.saved} saved{failed}{skipped} · {stall} · {self.doing}"
 
 
-class _Before(NamedTuple):
-    """What stays true of the next save, if nothing moves."""
-
-    footprint: Footprint
-    layout: Layout
-    records: list[LeafRecord]
-
-
 class Stager:
     """Saves for one Checkpointer. Called with its lock held."""
 
@@ -105,7 +95,7 @@ class Stager:
         self._on_failure = on_failure
         self._gate = Gate(state) if mode != "now" else None
         self._copier = Copier()
-        self._before: _Before | None = None
+        self._layouts = Layouts()
         self._copy_s = 0.0
         self.stall_s = 0.0
         self.saved = 0
@@ -153,10 +143,10 @@ class Stager:
         self.skipped += 1
         return True
 
-    def prepare(self, size_bytes: int) -> None:
+    def prepare(self, size_bytes: int, *, after_s: float = 0.0) -> None:
         """Make memory for a snapshot of about that size ready, while the program does something else."""
         if size_bytes >= _LEAST_PREPARED_BYTES:
-            self.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES)
+            self.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES, after_s=after_s)
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -190,40 +180,33 @@ class Stager:
         self._copier.close()
         return self.background.close(_CLOSE_DEADLINE_S, patience_s=_CLOSE_PATIENCE_S)
 
-    def _look(self, encode: Encode, guarded: Sequence[Any]) -> tuple[Encoded, Layout, HostCopies]:
-        """The state, its layout, and its tensors that are on their way from an accelerator."""
+    def _look(self, encode: Encode, guarded: Sequence[Any]) -> tuple[Laid, HostCopies]:
+        """The state, and its tensors that are on their way from an accelerator."""
         addresses = frozenset(tensor.data_ptr() for tensor in guarded if not tensor.is_cpu)
         copies = HostCopies(torch_device, guarded=addresses)
-        if self._before is not None:
-            try:
-                return encode(copies.take, self._before.footprint), self._before.layout, copies
-            except Moved:
-                self._before = None
-                copies = HostCopies(torch_device, guarded=addresses)
-        encoded = encode(copies.take, None)
-        return encoded, lay_out_state(encoded), copies
 
-    def _draft(self, encoded: Encoded, layout: Layout, document: Document) -> Draft:
-        records = None if self._before is None else self._before.records
-        draft = draft_checkpoint(self._session, encoded, layout, document, records)
-        if encoded.footprint is not None:
-            self._before = _Before(encoded.footprint, layout, draft.body.leaves)
-        return draft
+        def look(footprint: Footprint | None) -> Encoded:
+            nonlocal copies
+            copies = HostCopies(torch_device, guarded=addresses)
+            return encode(copies.take, footprint)
+
+        return self._layouts.take(look), copies
 
     def _save_now(self, encode: Encode, document: Document, pending: PendingCheckpoint) -> None:
         session, background = self._session, self.background
-        encoded, layout, copies = self._look(encode, ())
+        laid, copies = self._look(encode, ())
+        layout = laid.layout
         copies.finish()
         if not background.has_room(layout.size_bytes):
-            self._save_synchronously(encoded, document, pending)
+            self._save_synchronously(laid, document, pending)
             return
         index = background.reserve(pending)
         try:
-            draft = self._draft(encoded, layout, document)
+            draft = draft_checkpoint(session, laid, document)
             image = background.image(index, layout.size_bytes)
             began_s = time.perf_counter()
             try:
-                xxh3 = capture(layout, encoded.carriers, image, workers=max(1, session.workers // 2))
+                xxh3 = capture(layout, laid.encoded.carriers, image, workers=max(1, session.workers // 2))
             finally:
                 image.release()
             self._copy_s = time.perf_counter() - began_s
@@ -240,13 +223,14 @@ class Stager:
         try:
             with gate.capturing():
                 guarded = gate.guarded_tensors()
-                encoded, layout, copies = self._look(encode, guarded)
+                laid, copies = self._look(encode, guarded)
+                encoded, layout = laid.encoded, laid.layout
                 if not background.has_room(layout.size_bytes):
                     copies.finish()
-                    self._save_synchronously(encoded, document, pending)
+                    self._save_synchronously(laid, document, pending)
                     return
                 index = background.reserve(pending)
-                draft = self._draft(encoded, layout, document)
+                draft = draft_checkpoint(session, laid, document)
                 deferral = gate.deferrable(encoded, guarded)
                 copying = Overlapped(
                     layout,
@@ -269,14 +253,14 @@ class Stager:
         session.note_commit(draft.checkpoint)
         background.hand_over_later(index, draft, pending, copying, self._copier.run)
 
-    def _save_synchronously(self, encoded: Encoded, document: Document, pending: PendingCheckpoint) -> None:
+    def _save_synchronously(self, laid: Laid, document: Document, pending: PendingCheckpoint) -> None:
         """Where memory has no room for a snapshot: written from where the arrays are, before the program goes on."""
 
         def note(checkpoint: Checkpoint) -> None:
             pending.note_durable(checkpoint.id)
             self.background.durable_step = checkpoint.step
 
-        save_in_foreground(self._session, encoded, document, self._keep, note)
+        save_in_foreground(self._session, laid, document, self._keep, note)
 
     def _note_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         self.failed += 1

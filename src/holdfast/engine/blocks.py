@@ -44,7 +44,7 @@ _never_unmapped: list[mmap.mmap] = []
 def _allocate(size_bytes: int) -> mmap.mmap:
     """Memory in huge pages where the system has them: what a disk gets from small ones is a list of as many pieces.
 
-    Writing 1.3 GB through 8 MiB of huge pages took 390 to 490 ms, through small ones 580 to 810 ms.
+    Writing 1.3 GB through blocks of huge pages took 340 to 500 ms, through small ones 530 to 1,040 ms (decision 2).
     """
     memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # Not for forked children: with them, the pages would have to be copied, small, at the next use.
@@ -136,9 +136,9 @@ def run_in_order(
                 belt.use_all(use)
             else:
                 belt.fill_and_use_all(fill, use)
-        except BaseException as error:
+        except BaseException:
             # Ctrl-C, a failed write: nobody may touch the blocks after they went back to the pool.
-            belt.stop(error)
+            belt.stop()
             raise
         finally:
             for thread in threads:
@@ -164,19 +164,23 @@ class _Belt:
         self._count = count
         self._next = 0
         self._filled: dict[int, tuple[memoryview, memoryview]] = {}
-        self._failure: BaseException | None = None
+        self._unfilled: dict[int, BaseException] = {}
+        self._is_stopped = False
         self._changed = threading.Condition()
 
     def fill_all(self, fill: Callable[[int, memoryview], memoryview]) -> None:
-        try:
-            while (task := self._take()) is not None:
-                index, block = task
-                data = fill(index, block)
+        while (task := self._take()) is not None:
+            index, block = task
+            try:
+                filled = block, fill(index, block)
+            except BaseException as error:  # noqa: BLE001  raised again by use_all
                 with self._changed:
-                    self._filled[index] = (block, data)
+                    self._unfilled[index] = error
                     self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001  raised again by use_all
-            self.stop(error)
+                return
+            with self._changed:
+                self._filled[index] = filled
+                self._changed.notify_all()
 
     def fill_and_use_all(
         self, fill: Callable[[int, memoryview], memoryview], use: Callable[[int, memoryview], None]
@@ -188,25 +192,29 @@ class _Belt:
     def use_all(self, use: Callable[[int, memoryview], None]) -> None:
         for index in range(self._count):
             with self._changed:
-                self._changed.wait_for(lambda: self._failure is not None or index in self._filled)  # noqa: B023
-                if self._failure is not None:
-                    raise self._failure
+                # Those before one that could not be filled are used, so that what was done does not depend on chance.
+                self._changed.wait_for(lambda: index in self._filled or index in self._unfilled)  # noqa: B023
+                if index in self._unfilled:
+                    raise self._unfilled[index]
                 block, data = self._filled.pop(index)
             use(index, data)
             with self._changed:
                 self._free.append(block)
                 self._changed.notify_all()
 
-    def stop(self, failure: BaseException) -> None:
+    def stop(self) -> None:
         with self._changed:
-            self._failure = self._failure or failure
+            self._is_stopped = True
             self._changed.notify_all()
+
+    def _has_ended(self) -> bool:
+        return self._is_stopped or bool(self._unfilled) or self._next == self._count
 
     def _take(self) -> tuple[int, memoryview] | None:
         """The next index with a block of its own: the lowest index that is not filled always has one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._free or self._next == self._count)
-            if self._failure is not None or self._next == self._count:
+            self._changed.wait_for(lambda: self._has_ended() or self._free)
+            if self._has_ended():
                 return None
             self._next += 1
             return self._next - 1, self._free.pop()

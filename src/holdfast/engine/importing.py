@@ -12,7 +12,8 @@ import numpy as np
 from holdfast.core.errors import FormatError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.exchange import suffix_of
-from holdfast.engine.saving import Document, save_encoded
+from holdfast.engine.laying import lay_out_state
+from holdfast.engine.saving import Document, save_laid
 from holdfast.engine.session import Session
 from holdfast.format.dtypes import numpy_dtype
 from holdfast.format.encode import encode_state
@@ -72,7 +73,7 @@ def import_state(session: Session, state: Mapping[str, object], document: Docume
                 hint="give a later step, or import into a run of its own",
             )
         session.resume_from(newest)
-    checkpoint = save_encoded(session, encode_state(state), document, KEEP_ALL)
+    checkpoint = save_laid(session, lay_out_state(encode_state(state)), document, KEEP_ALL)
     session.journal.record("imported", id=checkpoint.id, step=checkpoint.step)
     return checkpoint
 

@@ -141,6 +141,9 @@ class Prefetch:
         try:
             share = -(-reader.size_bytes // _THREADS)
             begin, end = share * part, min(share * (part + 1), reader.size_bytes)
+            if reader.is_cached():  # to read it again would only take the core from the program's imports
+                self._done[part] += max(0, end - begin)
+                return
             with mmap.mmap(-1, _PIECE_BYTES) as memory, memoryview(memory) as scratch:
                 for offset in range(begin, end, _PIECE_BYTES):
                     if self._cancelled:

@@ -1,4 +1,4 @@
-"""What a save writes: the encoded state laid out as a shard, and the draft of its checkpoint."""
+"""What a save writes: a state that has its places in a shard, and the draft of its checkpoint."""
 
 import logging
 import time
@@ -9,18 +9,16 @@ from holdfast.core.errors import FencedError, HoldfastError
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.names import CheckpointId
 from holdfast.core.values import Checkpoint
+from holdfast.engine.laying import Laid
 from holdfast.engine.persist import persist
 from holdfast.engine.session import Session
 from holdfast.engine.writing import Draft, prune_run, write_checkpoint
-from holdfast.format.dtypes import safetensors_type
-from holdfast.format.encode import Encoded
 from holdfast.format.head import encode_head
-from holdfast.format.manifest import Body, LeafRecord, ShardRecord
-from holdfast.format.shard import Layout, TensorEntry, lay_out
+from holdfast.format.manifest import Body, ShardRecord
 from holdfast.policy.keep import Keep
 from holdfast.storage.store import Writer
 
-__all__ = ["Document", "draft_checkpoint", "lay_out_state", "save_encoded", "save_in_foreground"]
+__all__ = ["Document", "draft_checkpoint", "save_in_foreground", "save_laid"]
 
 _log = logging.getLogger("holdfast")
 
@@ -39,28 +37,28 @@ class Document(NamedTuple):
     provenance: dict[str, object]
 
 
-def save_encoded(session: Session, encoded: Encoded, document: Document, keep: Keep) -> Checkpoint:
+def save_laid(session: Session, laid: Laid, document: Document, keep: Keep) -> Checkpoint:
     """The checkpoint, durable. HoldfastError where it could not be made; what existed before is untouched."""
-    layout = lay_out_state(encoded)
+    layout = laid.layout
 
     def produce(name: str, writer: Writer) -> ShardRecord:
         # One that writes, one for each core that copies and digests: more of them only keep the first from its core.
         workers = session.workers // 2 + 1
-        sums = persist(layout, encoded.carriers, writer, pool=session.pool, workers=workers)
+        sums = persist(layout, laid.encoded.carriers, writer, pool=session.pool, workers=workers)
         return ShardRecord(
             name=name, size_bytes=layout.size_bytes, chunk_bytes=CHUNK_BYTES, xxh3=sums.xxh3, blake3=sums.blake3
         )
 
-    checkpoint = write_checkpoint(session, draft_checkpoint(session, encoded, layout, document), produce, keep)
+    checkpoint = write_checkpoint(session, draft_checkpoint(session, laid, document), produce, keep)
     session.note_commit(checkpoint)
     return checkpoint
 
 
 def save_in_foreground(
-    session: Session, encoded: Encoded, document: Document, keep: Keep, on_durable: Callable[[Checkpoint], None]
+    session: Session, laid: Laid, document: Document, keep: Keep, on_durable: Callable[[Checkpoint], None]
 ) -> None:
     """Save, tell that it is durable, journal it, prune. That old ones could not be removed is only a warning (I7)."""
-    checkpoint = save_encoded(session, encoded, document, keep)
+    checkpoint = save_laid(session, laid, document, keep)
     on_durable(checkpoint)
     session.journal.record("committed", id=checkpoint.id, step=checkpoint.step, size_bytes=checkpoint.size_bytes)
     try:
@@ -72,33 +70,16 @@ def save_in_foreground(
         session.journal.record("prune_failed", error=error.message)
 
 
-def lay_out_state(encoded: Encoded) -> Layout:
-    """A place in the shard for every leaf."""
-    entries = []
-    for leaf in encoded.leaves:
-        tag, extra = safetensors_type(leaf.dtype)
-        entries.append(TensorEntry(leaf.name, tag, (*leaf.shape, *extra), leaf.nbytes, alignment=leaf.itemsize))
-    return lay_out(entries)
-
-
-def draft_checkpoint(
-    session: Session,
-    encoded: Encoded,
-    layout: Layout,
-    document: Document,
-    records: list[LeafRecord] | None = None,
-) -> Draft:
-    """The checkpoint to be. UsageError where its head would exceed the limits, before anything is written.
-
-    `records` are those of an earlier checkpoint with the same layout.
-    """
-    checkpoint = _describe(session, _new_id(session, document), encoded, layout, document)
+def draft_checkpoint(session: Session, laid: Laid, document: Document) -> Draft:
+    """The checkpoint to be. UsageError where its head would exceed the limits, before anything is written."""
+    encoded = laid.encoded
+    checkpoint = _describe(session, _new_id(session, document), laid, document)
     # Only for its limits: what no reader accepts must not be acknowledged (I5).
     encode_head(checkpoint, session.run_id)
     body = Body(
         tree=encoded.tree,
         random=encoded.random,
-        leaves=records or _leaf_records(encoded, layout),
+        leaves=laid.records,
         shards=[],
         pickled=list(encoded.pickled),
         hyperparameters=document.hyperparameters,
@@ -107,14 +88,7 @@ def draft_checkpoint(
     return Draft(checkpoint, body)
 
 
-def _leaf_records(encoded: Encoded, layout: Layout) -> list[LeafRecord]:
-    return [
-        LeafRecord(name=leaf.name, dtype=leaf.dtype, shape=list(leaf.shape), shard=0, begin=place.begin, end=place.end)
-        for leaf, place in zip(encoded.leaves, layout.places, strict=True)
-    ]
-
-
-def _describe(session: Session, checkpoint_id: str, encoded: Encoded, layout: Layout, document: Document) -> Checkpoint:
+def _describe(session: Session, checkpoint_id: str, laid: Laid, document: Document) -> Checkpoint:
     return Checkpoint(
         id=checkpoint_id,
         step=document.step,
@@ -124,13 +98,13 @@ def _describe(session: Session, checkpoint_id: str, encoded: Encoded, layout: La
         parent=session.parent,
         origin=session.origin,
         utc_s=round(session.clock.utc_s(), 3),
-        size_bytes=layout.size_bytes,
-        leaves=len(encoded.leaves),
+        size_bytes=laid.layout.size_bytes,
+        leaves=len(laid.records),
         world=_WORLD,
         metrics=document.metrics,
         note=document.note,
         tags=document.tags,
-        pickle=bool(encoded.pickled),
+        pickle=bool(laid.encoded.pickled),
         forks=session.forks,
     )
 

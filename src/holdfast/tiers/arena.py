@@ -52,6 +52,7 @@ class Arena:
         self._is_open = True
         self._guard = threading.Lock()
         self._fitting: threading.Thread | None = None
+        self._hurry = threading.Event()
         self._making: Slot | None = None
         """So that a child that is forked meanwhile can close it."""
         _live.add(self)
@@ -104,6 +105,7 @@ class Arena:
             raise UsageError(f"{slots} slots for {image_bytes} bytes were wanted, expected 1 to {MOST_SLOTS} slots")
         fitting = self._fitting
         if fitting is not None and fitting is not threading.current_thread():
+            self._hurry.set()
             fitting.join()
         with self._guard:
             self._check_open()
@@ -112,13 +114,18 @@ class Arena:
             except AllocationStoppedError:
                 raise StorageError("the arena was released while it was being allocated") from None
 
-    def fit_in_background(self, image_bytes: int, slots: int = MOST_SLOTS) -> None:
-        """The same in a thread; the next `fit` waits for it, and raises what went wrong."""
+    def fit_in_background(self, image_bytes: int, slots: int = MOST_SLOTS, *, after_s: float = 0.0) -> None:
+        """The same in a thread; the next `fit` waits for it, and raises what went wrong.
+
+        It begins after that time, or when `fit` asks for it: fresh memory is slow for all who want some.
+        """
         self._check_open()
         if self._fitting is not None:
+            self._hurry.set()
             self._fitting.join()
+        self._hurry = threading.Event()
         thread = threading.Thread(
-            target=self._fit_quietly, args=(image_bytes, slots), name="holdfast-arena", daemon=True
+            target=self._fit_quietly, args=(image_bytes, slots, after_s), name="holdfast-arena", daemon=True
         )
         try:
             thread.start()
@@ -133,6 +140,7 @@ class Arena:
             return
         self._is_open = False  # also ends what the thread is doing
         if self._fitting is not None:
+            self._hurry.set()
             self._fitting.join()
         with self._guard:
             self._drop(0)
@@ -155,7 +163,10 @@ class Arena:
         if directory is not None:
             directory.close()
 
-    def _fit_quietly(self, image_bytes: int, slots: int) -> None:
+    def _fit_quietly(self, image_bytes: int, slots: int, after_s: float) -> None:
+        self._hurry.wait(after_s)
+        if not self._is_open:
+            return
         try:
             with self._guard:
                 self._fit(padded(max(1, image_bytes)), slots)
