@@ -412,15 +412,18 @@ class Checkpointer:
             _log.warning("checkpoints are saved in the foreground: %s", error)
             return
         self._recall = Recall(self._session, self._stager.background)
-        if self._is_new():
+        # What there is to restore comes first: memory for the next snapshot is not made ready beside that.
+        if self._session.starts_over or not self._has_something(self._recall):
             self._stager.prepare(expected_bytes(self._state))
 
-    def _is_new(self) -> bool:
-        """Whether there is nothing to restore. What there is comes first: memory is not made ready beside it."""
+    def _has_something(self, recall: Recall) -> bool:
+        """Whether there may be something to restore."""
         try:
-            return not self._session.catalog().checkpoints
+            snapshots = recall.find()
+            close_snapshots(snapshots)
+            return bool(snapshots or self._session.catalog().checkpoints)
         except HoldfastError:
-            return False
+            return True
 
     def _follow_up(self, restored: Checkpoint, snapshots: Mapping[str, Snapshot]) -> None:
         """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Checkpointer
 from holdfast.tiers import arena, finding
-from tests.background.rig import Program, agents_of, arenas, run_program, steps
+from tests.background.rig import Program, agents_of, arenas, run_program, steps, until
 
 LEAVE_IN_MEMORY = """
 w = np.full(1000, 0.0)
@@ -335,3 +335,31 @@ def test_a_rollback_to_what_only_this_process_has_in_memory_makes_it_durable(run
         ckpt.save(step=3).wait(60)
     assert steps(run) == [1, 2, 3]
     assert arenas(root) == []
+
+
+def test_memory_for_snapshots_is_made_ready_at_once_in_a_new_run_and_after_the_restore_in_another(
+    run, root, monkeypatch
+):
+    monkeypatch.setattr("holdfast.checkpointer._AFTER_RESTORE_S", 0.0)
+    state = {"w": np.zeros(4 << 20)}
+    with Checkpointer(run, state, background="process") as ckpt:
+        until(lambda: len(ckpt._stager.background.arena.slots) == 2)
+        ckpt.save(step=1)
+    with Checkpointer(run, state, background="process") as ckpt:
+        assert ckpt._stager.background.arena._fitting is None
+        assert ckpt.restore().step == 1
+        until(lambda: len(ckpt._stager.background.arena.slots) == 2)
+    with Checkpointer(run, state, background="process", fresh=True) as ckpt:
+        until(lambda: len(ckpt._stager.background.arena.slots) == 2)
+
+
+def test_memory_that_is_made_ready_later_is_there_when_a_save_asks_for_it(run, root, monkeypatch):
+    monkeypatch.setattr("holdfast.checkpointer._AFTER_RESTORE_S", 600.0)
+    state = {"w": np.arange(4.0 * (1 << 20))}
+    with Checkpointer(run, state, background="process") as ckpt:
+        ckpt.save(step=1)
+    with Checkpointer(run, state, background="process") as ckpt:
+        ckpt.restore()
+        ckpt.save(step=2).wait(60)
+    with Checkpointer(run, state, background="process") as ckpt:
+        assert ckpt.restore().step == 2  # and close() does not wait for the time to pass

@@ -30,7 +30,8 @@ class Session:
         self.store = store
         self.clock = clock
         self.workers = workers
-        self._fresh = fresh
+        self.starts_over = fresh
+        """Whether what the run has is left behind, on purpose or because there is nothing."""
         self.pool = BlockPool()
         self.heads: HeadCache = {}
         self.attempt = 0
@@ -80,7 +81,7 @@ class Session:
 
     def check_continues(self) -> None:
         """UsageError where the run has checkpoints that this attempt does not go on from (I12)."""
-        if self.origin is not None or self.seq > 0 or self._fresh:
+        if self.origin is not None or self.seq > 0 or self.starts_over:
             return
         found = self.catalog().checkpoints
         if found:
@@ -89,7 +90,7 @@ class Session:
                 hint="call restore() before the first save; to start over on purpose, use a new run directory, "
                 "or Checkpointer(..., fresh=True): what is there becomes an abandoned branch",
             )
-        self._fresh = True
+        self.starts_over = True
 
     def close(self) -> None:
         """Let the run go."""
@@ -100,6 +101,6 @@ class Session:
         self.attempt = begin_attempt(self.store, self.clock, takeover=takeover)
         self.journal = Journal(self.store, self.clock, self.attempt)
         self.origin = self.parent = self.last_step = None
-        self.forks = (Fork(self.attempt, None),) if self._fresh else ()
+        self.forks = (Fork(self.attempt, None),) if self.starts_over else ()
         self.seq = 0
         self.journal.record("attempt", pid=os.getpid())
