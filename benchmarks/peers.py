@@ -242,6 +242,9 @@ def _acquired(finished: threading.Semaphore) -> None:
     finished.acquire()
 
 
+_TRIES = 5
+
+
 @contextmanager
 def _checkpoint_process() -> Iterator[None]:
     """The process that DCP writes with: started before anything is timed, left without a state afterwards."""
@@ -249,7 +252,13 @@ def _checkpoint_process() -> Iterator[None]:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # the host's name need not resolve
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with _quiet():
-        _save_nothing()
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                _save_nothing()
+                break
+            except dist.DistError:  # DCP looks for a free port, and somebody else may be faster
+                if not tries_left:
+                    raise
     yield
     _save_nothing()  # it holds on to what it was given last
 

@@ -4,6 +4,7 @@ import gc
 import linecache
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,14 @@ SOURCES = str(Path(holdfast.__file__).parent)
 INERT = (str(Path(SOURCES, "format")), str(Path(SOURCES, "core")))
 BOUND_LINES = 5000
 ENOUGH = 5
+
+
+@pytest.fixture(autouse=True)
+def raising_ctrl_c() -> Iterator[None]:
+    """As in a program at a terminal: one that a shell starts in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Interrupt:

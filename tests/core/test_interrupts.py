@@ -9,6 +9,14 @@ import pytest
 from holdfast.core.interrupts import interrupts_are_noted, interrupts_deferred, interrupts_let_through
 
 
+@pytest.fixture(autouse=True)
+def raising_ctrl_c():
+    """As in a program at a terminal: one that a shell starts in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def heard():
     """What the program's own handlers were called with."""
