@@ -47,7 +47,7 @@ class Block(NamedTuple):
             raise Moved
         try:
             whereabouts = where_tensors_are(content.tensors)
-        except (AttributeError, RuntimeError, NotImplementedError, TypeError):  # not tensors, or not such ones
+        except (AttributeError, RuntimeError, TypeError):  # not tensors, or not such ones
             raise Moved from None
         if whereabouts != self.whereabouts:
             raise Moved
