@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.agent.client import Agent, AgentGone, Event
@@ -128,7 +128,8 @@ def children() -> set[int]:
     """Of this process, zombies included."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= set(map(int, (task / "children").read_text().split()))
+        with suppress(OSError):  # a thread that ended in between has no children
+            found |= set(map(int, (task / "children").read_text().split()))
     return found
 
 

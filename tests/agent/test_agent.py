@@ -363,7 +363,7 @@ def test_fifty_starts_leave_no_process_no_zombie_and_no_descriptor(tmp_path):
             if count % 2:
                 made.write(1)
 
-    assert (descriptors(), children(), threading.active_count()) == before
+    until(lambda: (descriptors(), children(), threading.active_count()) == before)
 
 
 def test_an_event_that_cannot_be_taken_does_not_end_the_listening(tmp_path, caplog):
