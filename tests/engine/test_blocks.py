@@ -83,6 +83,30 @@ def test_the_first_failure_ends_all_and_is_raised_when_no_thread_works_any_more(
     assert len(done) < 100
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no batch scheduling")
+def test_threads_that_fill_give_way_to_the_one_that_writes():
+    filling, writing = set(), set()
+
+    _collect(
+        20,
+        3,
+        fill=lambda index: filling.add(os.sched_getscheduler(0)),
+        use=lambda index: writing.add(os.sched_getscheduler(0)),
+    )
+
+    assert filling == {os.SCHED_BATCH}
+    assert writing == {os.SCHED_OTHER}
+
+
+def test_where_the_system_forbids_to_give_way_blocks_are_filled_all_the_same(monkeypatch):
+    def forbidden(*arguments):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+
+    assert _collect(20, 3) == [(index, index) for index in range(20)]
+
+
 def _mapping_of(view: memoryview) -> str:
     """The line of the process's memory map that the view lies in."""
     address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]

@@ -87,10 +87,12 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
     if min(count, workers) <= 1:
         work(next_index)
         return
-    threads = [threading.Thread(target=guarded, name="holdfast-io", daemon=True) for _ in range(min(count, workers))]
+    threads = [
+        threading.Thread(target=guarded, name="holdfast-io", daemon=True) for _ in range(min(count, workers) - 1)
+    ]
     try:
-        if not _start(threads):
-            guarded()
+        _start(threads)
+        guarded()  # to wait for others would take as long
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
@@ -156,6 +158,18 @@ def _start(threads: list[threading.Thread]) -> bool:
     return True
 
 
+def _give_way() -> None:
+    """Have this thread interrupted at once when the one that writes is woken: until it runs, the disk does nothing.
+
+    With as many fillers as cores a save took 0.76 of the speed of the disk, with this 0.83 (decision 2).
+    """
+    try:
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except (OSError, AttributeError):  # forbidden in some containers; no such thing on other systems
+        pass
+
+
 class _Belt:
     """Hands free blocks to fillers and filled ones, in order, to their user."""
 
@@ -169,6 +183,8 @@ class _Belt:
         self._changed = threading.Condition()
 
     def fill_all(self, fill: Callable[[int, memoryview], memoryview]) -> None:
+        """In a thread of its own."""
+        _give_way()
         while (task := self._take()) is not None:
             index, block = task
             try:

@@ -178,6 +178,8 @@ def _each_chunk(
             )
         if shard.chunk_bytes > pool.size_bytes:
             pool = BlockPool(shard.chunk_bytes)
+        # Copying from memory takes a core; waiting for a disk does not.
+        workers = -(-workers // 2) if reader.is_cached() else workers
         _read_chunks(reader, shard, chunks, use, pool=pool, workers=workers, progress=progress)
     finally:
         reader.close()
