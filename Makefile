@@ -23,6 +23,7 @@ demo: $(VENV)/run.stamp
 
 # All tests, the proof rig included; coverage is measured on everything but the rig.
 test: $(VENV)/dev.stamp lint
+	tests/components
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -m "not crash" --ignore=tests/crash $(PYTEST_ARGS)
 	$(BIN)/coverage run -m pytest -m "not crash" tests/crash $(PYTEST_ARGS)

@@ -21,10 +21,12 @@ from benchmarks.plots import plot
 from benchmarks.results import Report, Section
 from benchmarks.sections import (
     command_line,
+    frequency,
     growth,
     history,
     leaves,
     memory,
+    pacing,
     resume,
     stall,
     step,
@@ -44,6 +46,8 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "stall": stall.run,
     "training": training.run,
     "step": step.run,
+    "pacing": pacing.run,
+    "frequency": frequency.run,
     "growth": growth.run,
     "resume": resume.run,
 }

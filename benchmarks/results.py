@@ -16,8 +16,11 @@ __all__ = [
     "at_least",
     "at_most",
     "faster_than_peers",
+    "noise",
     "per_item",
+    "percent",
     "row",
+    "slow_downs",
 ]
 
 Role = Literal["limit", "verified limit", "holdfast", "peer"]
@@ -127,6 +130,31 @@ def against_limits(rows: Sequence[Row]) -> list[Row]:
             )
         )
     return done
+
+
+def slow_downs(rows: Sequence[Row]) -> list[Row]:
+    """The rows with how much more time they take than the first one."""
+    base = rows[0]
+    return against_limits(
+        [
+            msgspec.structs.replace(
+                found,
+                slowdown_median=round(found.median_s / base.median_s - 1, 4),
+                slowdown_best=round(found.best_s / base.best_s - 1, 4),
+            )
+            for found in rows
+        ]
+    )
+
+
+def noise(times_s: Sequence[float]) -> float:
+    """Half of how far runs of the same loop are apart, as a fraction."""
+    return (max(times_s) - min(times_s)) / 2 / statistics.median(times_s)
+
+
+def percent(fraction: float | None) -> float:
+    """As a check shows it."""
+    return round((fraction or 0.0) * 100, 2)
 
 
 def at_least(what: str, target: float, found: float, unit: str = "") -> Check:

@@ -35,7 +35,7 @@ def sections(quick):
 def test_a_quick_run_answers_every_question(sections):
     assert list(sections) == [
         *("save", "restore", "leaves", "memory", "history", "command_line"),
-        *("stall", "training", "step", "growth", "resume"),
+        *("stall", "training", "step", "pacing", "frequency", "growth", "resume"),
     ]
     assert all(section["rows"] or section["skipped"] for section in sections.values())
 
@@ -113,6 +113,24 @@ def test_step_is_compared_with_an_empty_method_and_the_agent_with_python(section
         "agent": ["limit", "holdfast"],
     }
     assert "memory of the agent" in {check["what"] for check in sections["step"]["checks"]}
+
+
+def test_a_training_that_finds_its_interval_is_measured_loaded_and_killed(sections):
+    groups = by_group(sections["pacing"])
+    ours, peer = "holdfast, auto(overhead=0.035)", "torch.save + fsync, same interval"
+
+    assert list(groups["a core to spare"]) == ["no checkpoints", ours, peer]
+    assert list(groups["disk loaded by others"]) == ["no checkpoints", ours]
+    assert {name: len(row["times_s"]) for name, row in groups["lost at a SIGKILL"].items()} == {ours: 2, peer: 2}
+    notes = " ".join(sections["pacing"]["notes"])
+    assert all(words in notes for words in ("noise ±", "on average of 2 kills", "the interval was", "durable after"))
+
+
+def test_the_automatic_interval_stands_beside_checkfreq_ten_minutes_and_hindsight(sections):
+    (rows,) = by_group(sections["frequency"]).values()
+
+    assert list(rows) == ["holdfast, auto", "CheckFreq", "every 10 min", "best fixed"]
+    assert all(row["slowdown_median"] is not None for row in rows.values())
 
 
 def test_growth_is_by_size_and_by_leaves(sections):

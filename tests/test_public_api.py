@@ -14,6 +14,13 @@ PUBLIC = [
     "Checkpointer",
     "load",
     "prefetch",
+    "auto",
+    "every",
+    "on_best",
+    "on_error",
+    "on_stop",
+    "never",
+    "when",
     "keep",
     "KEEP_ALL",
     "register",
@@ -21,6 +28,10 @@ PUBLIC = [
     "Prefetch",
     "Restored",
     "Keep",
+    "Auto",
+    "Trigger",
+    "Moment",
+    "Decision",
     "Record",
     "HoldfastError",
     "UsageError",
@@ -82,7 +93,19 @@ def test_every_method_of_the_checkpointer_has_a_docstring_and_is_described(metho
     assert re.search(rf"^#+ `{method}\b", REFERENCE, re.MULTILINE)
 
 
-CALLED = ["Checkpointer", "load", "prefetch", "keep", "register"]
+CALLED = [
+    "Checkpointer",
+    "load",
+    "prefetch",
+    "auto",
+    "every",
+    "on_best",
+    "when",
+    "Moment",
+    "Decision",
+    "keep",
+    "register",
+]
 CALLED += [f"Checkpointer.{method}" for method in METHODS if callable(getattr(holdfast.Checkpointer, method))]
 
 

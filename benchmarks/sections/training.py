@@ -18,7 +18,7 @@ from benchmarks.background import Begun, Save
 from benchmarks.limits import RawWrite
 from benchmarks.measure import in_turn, timed
 from benchmarks.peers import BACKGROUND, present
-from benchmarks.results import Check, Row, Section, against_limits, at_most, row
+from benchmarks.results import Check, Row, Section, at_most, noise, percent, row, slow_downs
 from benchmarks.setting import Setting, cores
 from benchmarks.states import TorchState, transformer_state
 
@@ -76,12 +76,12 @@ def run(setting: Setting) -> Section:
 
         in_turn(words, setting.repeat // 2 + 1, measure)
         _check_same_training(results)
-        steps = _slow_downs([_step_row(group, word, names[word], results[word]) for word in (_NONE, *found)])
+        steps = slow_downs([_step_row(group, word, names[word], results[word]) for word in (_NONE, *found)])
         rows += steps
         rows += [_stall_row(f"{group}, stall", word, names[word], results[word]) for word in found]
-        noise = _noise([result.step_s for result in results[_NONE]])
-        checks += _checks(group, steps, noise, spare=fastest)
-        notes += _notes(group, plan, steps, noise, {names[word]: results[word] for word in found})
+        noisy = noise([result.step_s for result in results[_NONE]])
+        checks += _checks(group, steps, noisy, spare=fastest)
+        notes += _notes(group, plan, steps, noisy, {names[word]: results[word] for word in found})
     return Section(
         name="training", title=f"A training step, {_describe(setting)}", rows=rows, checks=checks, notes=notes
     )
@@ -189,34 +189,15 @@ def _stall_row(group: str, word: str, name: str, results: Sequence[Result]) -> R
     return row(group, name, BACKGROUND[word]().role, [statistics.median(result.stall_s) for result in results])
 
 
-def _slow_downs(rows: Sequence[Row]) -> list[Row]:
-    base = rows[0]
-    return against_limits(
-        [
-            msgspec.structs.replace(
-                found,
-                slowdown_median=round(found.median_s / base.median_s - 1, 4),
-                slowdown_best=round(found.best_s / base.best_s - 1, 4),
-            )
-            for found in rows
-        ]
-    )
-
-
-def _noise(times_s: Sequence[float]) -> float:
-    """Half of how far runs of the same loop are apart, as a fraction."""
-    return (max(times_s) - min(times_s)) / 2 / statistics.median(times_s)
-
-
-def _checks(group: str, rows: Sequence[Row], noise: float, *, spare: bool) -> list[Check]:
+def _checks(group: str, rows: Sequence[Row], noisy: float, *, spare: bool) -> list[Check]:
     ours = [found for found in rows if found.role == "holdfast"]
     best = min((found for found in rows if found.role == "peer"), key=lambda found: found.slowdown_median or 0)
     if spare:
         return [
             at_most(
                 f"{group}: slow-down by {found.name}, at most the noise",
-                _percent(noise),
-                _percent(found.slowdown_median),
+                percent(noisy),
+                percent(found.slowdown_median),
                 "%",
             )
             for found in ours
@@ -224,19 +205,15 @@ def _checks(group: str, rows: Sequence[Row], noise: float, *, spare: bool) -> li
     return [
         at_most(
             f"{group}: slow-down by {found.name}, at most {_MOST_OF_BEST_PEER:g} of {best.name}'s or the noise",
-            max(_percent(noise), _percent(best.slowdown_median) * _MOST_OF_BEST_PEER),
-            _percent(found.slowdown_median),
+            max(percent(noisy), percent(best.slowdown_median) * _MOST_OF_BEST_PEER),
+            percent(found.slowdown_median),
             "%",
         )
         for found in ours
     ]
 
 
-def _percent(fraction: float | None) -> float:
-    return round((fraction or 0.0) * 100, 2)
-
-
-def _notes(group: str, plan: Plan, rows: Sequence[Row], noise: float, results: dict[str, list[Result]]) -> list[str]:
+def _notes(group: str, plan: Plan, rows: Sequence[Row], noisy: float, results: dict[str, list[Result]]) -> list[str]:
     base_s = rows[0].median_s
     waited = [
         f"{name} {statistics.median(result.waited_s for result in found) / (plan.steps // plan.every) * 1000:,.0f} ms"
@@ -244,7 +221,7 @@ def _notes(group: str, plan: Plan, rows: Sequence[Row], noise: float, results: d
     ]
     rate = f"a checkpoint every {plan.every} steps, {plan.every * base_s:.2f} s of undisturbed training"
     return [
-        f"{group}: {plan.threads} torch threads, {plan.steps} steps, {rate}; noise ± {noise:.1%}",
+        f"{group}: {plan.threads} torch threads, {plan.steps} steps, {rate}; noise ± {noisy:.1%}",
         f"{group}: waited for the checkpoint before, per checkpoint: {', '.join(waited)}",
     ]
 

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from holdfast.engine.prefetch import Prefetch, prefetch
     from holdfast.engine.readonly import load
     from holdfast.format.registry import Record, register
+    from holdfast.policy.auto import Auto, auto
     from holdfast.policy.keep import KEEP_ALL, Keep, keep
+    from holdfast.policy.moment import Decision, Moment
+    from holdfast.policy.triggers import Trigger, every, never, on_best, on_error, on_stop, when
 
 _HOMES = {
     "Checkpointer": "holdfast.checkpointer",
@@ -44,6 +47,11 @@ _HOMES = {
     **dict.fromkeys(["PendingCheckpoint", "Restored"], "holdfast.engine.outcome"),
     **dict.fromkeys(["prefetch", "Prefetch"], "holdfast.engine.prefetch"),
     **dict.fromkeys(["keep", "Keep", "KEEP_ALL"], "holdfast.policy.keep"),
+    **dict.fromkeys(
+        ["every", "on_best", "on_error", "on_stop", "never", "when", "Trigger"], "holdfast.policy.triggers"
+    ),
+    **dict.fromkeys(["auto", "Auto"], "holdfast.policy.auto"),
+    **dict.fromkeys(["Moment", "Decision"], "holdfast.policy.moment"),
     **dict.fromkeys(["register", "Record"], "holdfast.format.registry"),
 }
 
@@ -51,6 +59,13 @@ __all__ = [
     "Checkpointer",
     "load",
     "prefetch",
+    "auto",
+    "every",
+    "on_best",
+    "on_error",
+    "on_stop",
+    "never",
+    "when",
     "keep",
     "KEEP_ALL",
     "register",
@@ -58,6 +73,10 @@ __all__ = [
     "Prefetch",
     "Restored",
     "Keep",
+    "Auto",
+    "Trigger",
+    "Moment",
+    "Decision",
     "Record",
     "HoldfastError",
     "UsageError",

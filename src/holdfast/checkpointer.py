@@ -5,16 +5,16 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from os import PathLike
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from holdfast.agent.estimate import expected_bytes
 from holdfast.agent.exiting import finish_at_exit, is_finished
 from holdfast.agent.recall import Recall
 from holdfast.agent.staging import CaptureMode, Stager, Status
+from holdfast.agent.starting import start_background
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
     FencedError,
@@ -27,21 +27,37 @@ from holdfast.core.errors import (
 )
 from holdfast.core.interrupts import interrupts_deferred
 from holdfast.core.values import DISK, Checkpoint
-from holdfast.engine.adapters import check_restorable
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
 from holdfast.engine.laying import Laid, Layouts
+from holdfast.engine.leaving import end_in_step, save_on_error, stop
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
+from holdfast.engine.options import (
+    Every,
+    background_kind,
+    check_choice,
+    check_keep,
+    check_least,
+    check_mapping,
+    check_state,
+    refuse_unknown,
+    trigger_of,
+)
 from holdfast.engine.outcome import PendingCheckpoint, Restored
+from holdfast.engine.pace import Limit, Pace
 from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import begin_provenance
 from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
 from holdfast.engine.saving import Document, save_in_foreground
+from holdfast.engine.sensors.finding import Wanted
 from holdfast.engine.session import Session, default_workers
+from holdfast.engine.signs import Signs
 from holdfast.engine.snapshots import Snapshot, close_snapshots
+from holdfast.engine.time_left import TimeLeftOption
+from holdfast.engine.updates import Updates
 from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
 from holdfast.format.carriers import ToHost
@@ -49,19 +65,21 @@ from holdfast.format.decode import build
 from holdfast.format.encode import Encoded, encode_again, encode_state
 from holdfast.format.footprint import Footprint
 from holdfast.format.manifest import Body
+from holdfast.policy.durations import seconds_of
 from holdfast.policy.keep import Keep, Verdict, keep
 from holdfast.policy.lineage import choose, in_order
+from holdfast.policy.moment import Decision
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
-from holdfast.tiers.finding import reclaim
 
 __all__ = ["Checkpointer"]
 
 _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
-_VARIABLE = "HOLDFAST_BACKGROUND"
 # The first step after a restore comes before memory for the next snapshot, unless that is asked for earlier.
 _AFTER_RESTORE_S = 2.0
+# For a look, a save, or a stop that is under way when the time is over.
+_LEAST_PATIENCE_S = 0.5
 
 
 class Checkpointer:
@@ -76,7 +94,7 @@ class Checkpointer:
         run: str | PathLike[str],
         state: Mapping[str, object] | None = None,
         *,
-        every: int | None = None,
+        every: Every = "auto",
         keep: Keep = _DEFAULT_KEEP,
         on_error: Literal["warn", "raise"] = "warn",
         random: bool = True,
@@ -89,50 +107,48 @@ class Checkpointer:
         background: Literal["process", "thread", "off"] | None = None,
         capture: CaptureMode = "now",
         memory_bytes: int | None = None,
+        time_left: TimeLeftOption = None,
+        total_steps: int | None = None,
+        sensors: Wanted = "auto",
+        health: str | None = None,
         workers: int | None = None,
         files: Files | None = None,
         clock: Clock | None = None,
         **unknown: object,
     ) -> None:
-        _refuse_unknown("holdfast.Checkpointer", unknown)
-        if not isinstance(keep, Keep):
-            raise UsageError(f"keep is {keep!r}, expected keep(...) or KEEP_ALL", hint="keep=holdfast.keep(last=3)")
-        if on_error not in ("warn", "raise"):
-            raise UsageError(f"on_error is {on_error!r}, expected 'warn' or 'raise'")
-        if suspect_after is not None and check_count("suspect_after", suspect_after) < 1:
-            raise UsageError("suspect_after is 0, expected None or at least 1")
-        if workers is not None and check_count("workers", workers) < 1:
-            raise UsageError("workers is 0, expected None or at least 1")
-        if every is not None and check_count("every", every) < 1:
-            raise UsageError("every is 0, expected None or at least 1", hint="every=500 saves every 500 steps")
-        if capture not in get_args(CaptureMode):
-            raise UsageError(f"capture is {capture!r}, expected one of {', '.join(map(repr, get_args(CaptureMode)))}")
-        if memory_bytes is not None:
-            check_count("memory_bytes", memory_bytes)
-        kind = _background_kind(background, files)
-        self._state = _mapping("state", state)
-        check_restorable(self._state)
-        if TREE_NAME in self._state:
-            raise UsageError(f"the name {TREE_NAME!r} is taken: it is where save(tree=...) goes", hint="rename it")
+        refuse_unknown("holdfast.Checkpointer", unknown)
+        check_keep(keep)
+        check_choice("on_error", on_error, ("warn", "raise"))
+        check_choice("capture", capture, get_args(CaptureMode))
+        check_least("suspect_after", suspect_after, 1)
+        check_least("workers", workers, 1)
+        check_least("memory_bytes", memory_bytes, 0)
+        check_least("total_steps", total_steps, 0)
+        trigger = trigger_of(every)
+        self._signs = Signs(sensors, health)
+        self._follows_loss = self._signs.follows_loss  # asked at every step
+        kind = background_kind(background, files)
+        self._state = check_state(state)
         self._keep = keep
         self._on_error = on_error
         self._random = random
         self._pickle = pickle
-        self._hyperparameters = check_hyperparameters(_mapping("hyperparameters", hyperparameters))
+        self._hyperparameters = check_hyperparameters(check_mapping("hyperparameters", hyperparameters))
         self._tags = check_tags(tags)
         self._suspect_after = suspect_after
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._closed = False
         self._touched = False
-        self._every = every
         self._steps = 0
-        # Compared with the count at every step; larger than any count where nothing is ever due.
-        self._due_at: float = math.inf if every is None else every
+        # Compared with the count at every step: before that one, nothing can be due.
+        self._ask_at: float = 0
         self._last: PendingCheckpoint | None = None
+        self._updates = Updates()
         self._layouts = Layouts()
         self._background_error: HoldfastError | None = None
         real_clock = clock or SystemClock()
+        limit = Limit(time_left, real_clock, total_steps=total_steps)
         store = PosixStore(run, create=True, files=files, clock=real_clock)
         try:
             self._session = Session(
@@ -142,10 +158,21 @@ class Checkpointer:
             store.close()
             raise
         self._provenance = begin_provenance()
-        self._stager: Stager | None = None
-        self._recall: Recall | None = None
-        if kind != "off":
-            self._start_background(kind, capture, memory_bytes, files)
+        self._signs.attach(self._session)
+        self._pace = Pace(trigger, self._session, limit=limit, note=self._note, signs=self._signs)
+        self._pace.end_in_step = self._end_in_step
+        self._stager: Stager | None
+        self._recall: Recall | None
+        self._stager, self._recall = start_background(
+            self._session,
+            self._state,
+            keep,
+            kind=kind,
+            capture=capture,
+            memory_bytes=memory_bytes,
+            files=files,
+            on_failure=self._report_background_failure,
+        )
         finish_at_exit(self._finish)
 
     @property
@@ -165,16 +192,19 @@ class Checkpointer:
         **unknown: object,
     ) -> PendingCheckpoint:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
-        _refuse_unknown("holdfast.Checkpointer.save", unknown)
+        refuse_unknown("holdfast.Checkpointer.save", unknown)
         self._check_owner()
         # In the foreground a save may take long, and what it leaves behind is no more than after a crash.
         deferred = nullcontext() if self._stager is None else interrupts_deferred()
         with deferred, self._lock, collector_paused():
             self._check_usable()
+            numbers = check_metrics(metrics)
+            self._signs.note_loss(check_count("step", step), numbers, fetch=True)
             document = Document(
                 step=check_count("step", step),
                 epoch=None if epoch is None else check_count("epoch", epoch),
-                metrics=check_metrics(metrics),
+                metrics=numbers,
+                suspect=self._signs.suspect,
                 note=check_note(note),
                 tags=check_tags((*self._tags, *check_tags(tags))),
                 hyperparameters=self._hyperparameters,
@@ -182,7 +212,8 @@ class Checkpointer:
             )
             self._session.check_step(document.step)
             self._raise_background_error()
-            pending = PendingCheckpoint(document.step)
+            began_s = self._session.clock.monotonic_s()
+            pending = PendingCheckpoint(document.step, self._session.clock)
             try:
                 if self._stager is not None:
                     self._session.check_continues()
@@ -201,23 +232,45 @@ class Checkpointer:
                     raise
                 self._report_failure(pending, SaveFailedError(f"there is not enough memory to save: {error}"))
             self._last = pending
+            self._pace.note_saved(pending, self._session.clock.monotonic_s() - began_s, epoch=document.epoch)
             return pending
 
     def step(self, *, epoch: int | None = None, **metrics: object) -> PendingCheckpoint | None:
         """Count a step of the training, and save when one is due (`every`); the save, or None.
 
         A save that is due while two are still on their way to the disk is skipped and counted: the training does not
-        wait for the storage.
+        wait for the storage. Where the job's time is nearly over, saves, waits for that, and ends the program with the
+        status 85, which asks for a restart.
         """
         self._steps += 1
-        if self._steps < self._due_at:
+        if self._follows_loss:
+            self._signs.note_loss(self._steps, metrics, fetch=False)
+        if self._steps < self._ask_at:
             return None
-        assert self._every is not None
+        return self._look(None if epoch is None else check_count("epoch", epoch), metrics)
+
+    def stop(self, reason: str = "the program said so", *, grace_s: float | None = None) -> None:
+        """Have the next `step` save and end the program with the status 85. May be called by a signal handler.
+
+        `grace_s` is when the program will be killed. Where no step ends before that, what was copied last is made
+        durable, and the program is ended in the middle of the step.
+        """
         self._check_owner()
-        self._due_at = self._steps + self._every
-        if self._stager is not None and self._stager.skips():
-            return None
-        return self.save(step=self._steps, epoch=epoch, metrics=metrics)
+        if grace_s is not None:
+            grace_s = seconds_of(grace_s, "grace_s")
+        self._pace.ask_to_stop(check_note(reason), grace_s)
+        self._ask_at = 0
+
+    def due(self, *, epoch: int | None = None, **metrics: object) -> Decision:
+        """Whether `step` would save if it were called now, and why or why not."""
+        self._check_owner()
+        with self._lock:
+            self._check_usable()
+            epoch = None if epoch is None else check_count("epoch", epoch)
+            decision = self._pace.peek(self._steps + 1, epoch, metrics)
+        if decision.due:
+            self._ask_at = 0  # that step must not find later that it was too early to ask
+        return decision
 
     def restore(
         self,
@@ -235,7 +288,7 @@ class Checkpointer:
         older good one is used; RestoreError where none is left (I12), StateMismatchError where the program's state
         differs, before anything is touched.
         """
-        _refuse_unknown("holdfast.Checkpointer.restore", unknown)
+        refuse_unknown("holdfast.Checkpointer.restore", unknown)
 
         def match(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             return match_state(body.tree, leaves, self._state, strict=strict, rename=rename, allow_pickle=self._pickle)
@@ -256,7 +309,7 @@ class Checkpointer:
 
         The training goes on from it, as after `restore`. `like` is a tree of the same shape whose classes are used.
         """
-        _refuse_unknown("holdfast.Checkpointer.load", unknown)
+        refuse_unknown("holdfast.Checkpointer.load", unknown)
 
         def plan(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             given = None if like is None else {TREE_NAME: like}
@@ -272,9 +325,11 @@ class Checkpointer:
             self._check_usable(restoring=True)
             return in_order(self._session.catalog().checkpoints)
 
-    def updating(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def updating(self) -> Iterator[None]:
         """Around code that changes parameters or moments outside of `optimizer.step()`; waits for a running capture."""
-        return nullcontext() if self._stager is None else self._stager.updating()
+        with nullcontext() if self._stager is None else self._stager.updating(), self._updates.announced():
+            yield
 
     def status(self) -> Status:
         """What is durable, what it cost, and what is being written; `str()` gives a line for a terminal."""
@@ -319,6 +374,14 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception) and not self._closed and os.getpid() == self._pid:
+            save_on_error(
+                error,
+                self._steps,
+                self._pace,
+                self._updates,
+                lambda note: self.save(step=self._steps, note=note, tags=("error",)),
+            )
         try:
             self._close(clean=error is None)
         except SaveFailedError as failure:
@@ -331,22 +394,59 @@ class Checkpointer:
         """At the end of a program that did not close it: nobody knows whether the attempt ended as it should."""
         self._close(clean=False)
 
-    def _close(self, *, clean: bool) -> None:
+    def _look(self, epoch: int | None, metrics: Mapping[str, object]) -> PendingCheckpoint | None:
+        """At the end of a step: save if that is due, and stop if the job's time is over."""
+        self._check_owner()
+        with self._lock:
+            self._check_usable()
+            look = self._pace.look(self._steps, epoch, metrics, writing=self._is_writing())
+            pending = None
+            if look.stops:
+                stop(
+                    look,
+                    self._steps,
+                    self._pace,
+                    save=lambda: self.save(step=self._steps, epoch=epoch, metrics=metrics),
+                    note=self._note,
+                    close=lambda within_s: self._close(clean=False, within_s=within_s),
+                )
+            elif look.decision.due and self._stager is not None and self._stager.background.is_full():
+                self._stager.skipped += self._pace.note_skipped()
+            elif look.decision.due:
+                pending = self.save(step=self._steps, epoch=epoch, metrics=metrics)
+            self._pace.leave(writing=self._is_writing())
+            self._ask_at = 0 if self._pace.is_asked_to_stop else self._pace.ask_at
+            return pending
+
+    def _end_in_step(self) -> None:
+        """By another thread, when the time is over. Where a step has just ended, that is for the step to do."""
+        is_held = self._lock.acquire(timeout=max(_LEAST_PATIENCE_S, self._pace.wait_s()))
+        try:
+            if not self._pace.is_ending:
+                end_in_step(self._steps, self._pace, note=self._note)
+        finally:
+            if is_held:
+                self._lock.release()
+
+    def _close(self, *, clean: bool, within_s: float = math.inf) -> None:
         if os.getpid() != self._pid:
             return  # it is the parent's, and so may be the lock
         with self._lock:
             if self._stager is not None and not self._closed:
-                self._stager.settle()  # what takes its time can be interrupted, and close() called again
+                self._stager.settle(within_s)  # what takes its time can be interrupted, and close() called again
         with interrupts_deferred(), self._lock:
             if self._closed:
                 return
             self._closed = True
+            self._ask_at = 0
             is_finished(self._finish)
+            self._pace.close()
             # Where the storage hangs, whoever touches it does not come back, and the process could not end either.
-            if self._stager is None or self._stager.close():
+            if self._stager is None or self._stager.close(within_s):
                 if self._recall is not None:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean)
+            self._signs.close()
             self._session.close()
             self._provenance()  # no child process stays behind
             if self._last is not None and self._last.error is not None:
@@ -389,41 +489,22 @@ class Checkpointer:
             self._touched = False
         if loaded is not None:
             self._steps = loaded.checkpoint.step
-            if self._every is not None:
-                self._due_at = (self._steps // self._every + 1) * self._every
+            self._pace.note_restored(loaded.checkpoint)
+            self._signs.note_restored()
+            self._ask_at = 0
         for drift in loaded.drift if loaded is not None else ():
             _log.info("since the checkpoint was saved: %s", drift)
         return loaded
 
-    def _start_background(self, kind: str, capture: CaptureMode, memory_bytes: int | None, files: Files | None) -> None:
-        try:
-            reclaim(keep_run_id=self._session.run_id)
-            self._stager = Stager(
-                self._session,
-                self._state,
-                self._keep,
-                process=kind == "process",
-                mode=capture,
-                memory_bytes=memory_bytes,
-                files=files,
-                on_failure=self._report_background_failure,
-            )
-        except HoldfastError as error:
-            _log.warning("checkpoints are saved in the foreground: %s", error)
-            return
-        self._recall = Recall(self._session, self._stager.background)
-        # What there is to restore comes first: memory for the next snapshot is not made ready beside that.
-        if self._session.starts_over or not self._has_something(self._recall):
-            self._stager.prepare(expected_bytes(self._state))
+    def _is_writing(self) -> bool:
+        return self._stager is not None and self._stager.background.is_busy()
 
-    def _has_something(self, recall: Recall) -> bool:
-        """Whether there may be something to restore."""
-        try:
-            snapshots = recall.find()
-            close_snapshots(snapshots)
-            return bool(snapshots or self._session.catalog().checkpoints)
-        except HoldfastError:
-            return True
+    def _note(self, event: str, **details: object) -> None:
+        """To the journal, without waiting for a storage that hangs."""
+        note: Callable[..., None] = self._session.journal.record
+        if self._stager is not None:
+            note = self._stager.background.note
+        note(event, **details)
 
     def _follow_up(self, restored: Checkpoint, snapshots: Mapping[str, Snapshot]) -> None:
         """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""
@@ -460,8 +541,7 @@ class Checkpointer:
         if self._stager is not None:
             self._stager.failed += 1
         _log.warning("the checkpoint of step %d was not saved: %s", pending.step, error)
-        note = self._session.journal.record if self._stager is None else self._stager.background.note
-        note("save_failed", step=pending.step, error=error.message)
+        self._note("save_failed", step=pending.step, error=error.message)
 
     def _report_background_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
         """From the thread that listens to the agent: raised at the next save, if errors are to be raised."""
@@ -494,32 +574,3 @@ class Checkpointer:
                 f"this Checkpointer belongs to process {self._pid}, not to its forked child {os.getpid()}",
                 hint="save in the process that made it",
             )
-
-
-def _background_kind(wanted: str | None, files: Files | None) -> str:
-    """The process is the default; storage that only this process can reach is written by this process."""
-    if wanted is None:
-        return "off" if files is not None else _check_kind(os.environ.get(_VARIABLE) or "process", _VARIABLE)
-    kind = _check_kind(wanted, "background")
-    if kind == "process" and files is not None:
-        raise UsageError("background='process' cannot use files= of this process", hint="background='thread' can")
-    return kind
-
-
-def _check_kind(kind: str, what: str) -> str:
-    if kind not in ("process", "thread", "off"):
-        raise UsageError(f"{what} is {kind!r}, expected 'process', 'thread' or 'off'")
-    return kind
-
-
-def _mapping(what: str, given: Mapping[str, object] | None) -> dict[str, object]:
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"{what} is {type(given).__name__}, expected a mapping", hint='for example {"model": model}')
-    return dict(given or {})
-
-
-def _refuse_unknown(what: str, unknown: Mapping[str, object]) -> None:
-    if unknown:
-        raise UsageError(
-            f"{what} has no option {', '.join(map(repr, unknown))}", hint=f"help({what}) lists the options"
-        )

@@ -1,6 +1,7 @@
 """Runs the examples of a page, as a reader would: in order, in one namespace and in one directory."""
 
 import builtins
+import os
 import re
 import shlex
 import subprocess
@@ -87,10 +88,14 @@ def _run_console(path: Path, block: Block) -> Iterator[Session]:
             sessions.append((number, line, []))
         else:
             sessions[-1][2].append(line)
+    # Given explicitly: readline, which pytest imports, puts a COLUMNS into what children inherit that nobody set.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     for number, command, shown in sessions:
         words = words_of(command)
         program = {"holdfast": [sys.executable, "-m", "holdfast"], "python": [sys.executable]}[words[0]]
-        done = subprocess.run([*program, *words[1:]], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        done = subprocess.run(
+            [*program, *words[1:]], capture_output=True, text=True, timeout=_DEADLINE_S, check=False, env=environment
+        )
         where = f"{page_name(path)}:{number}: {command}"
         assert done.returncode == int(block.options.get("exit", 0)), f"{where}\n{done.stdout}{done.stderr}"
         yield Session(where, shown, (done.stdout + done.stderr).splitlines(), number)

@@ -22,6 +22,7 @@ def _make(
     pinned: bool = False,
     verified: bool = False,
     quarantined: str = "",
+    suspect: str = "",
 ) -> Checkpoint:
     name = str(CheckpointId(step, epoch or 0, "20260101T000000Z", attempt, twin))
     origin_id = origin.id if origin is not None else None
@@ -44,6 +45,7 @@ def _make(
         pinned=pinned,
         verified=verified,
         quarantined=quarantined,
+        suspect=suspect,
     )
 
 

@@ -339,3 +339,40 @@ def test_what_stays_of_the_good_ones_fits_the_limit_unless_it_is_protected(make,
 )
 def test_rules_survive_the_way_to_another_process(rules):
     assert Keep.from_plain(json.loads(json.dumps(rules.to_plain()))) == rules
+
+
+class TestSuspects:
+    def test_the_last_healthy_one_stays_while_newer_ones_are_suspect(self, make):
+        run = [make(1), make(2), *(make(step, suspect="nan") for step in (3, 4, 5))]
+
+        assert _kept(keep(last=1), run) == [2, 5]
+        assert _reason(keep(last=1), run, 2) == "the last healthy one: newer ones are suspect"
+
+    def test_max_bytes_does_not_take_it_either(self, make):
+        run = [make(1), make(2), make(3, suspect="nan"), make(4, suspect="nan")]
+
+        assert _kept(keep(max_bytes=0), run) == [2, 4]
+
+    def test_a_healthy_one_after_them_takes_its_place(self, make):
+        run = [make(1), make(2, suspect="nan"), make(3)]
+
+        assert _kept(keep(last=1), run) == [3]
+
+    def test_rules_count_suspects_like_others(self, make):
+        run = [make(step, suspect="nan" if step > 3 else "") for step in range(1, 7)]
+
+        assert _kept(keep(last=2), run) == [3, 5, 6]
+
+    def test_where_the_line_has_no_healthy_one_an_abandoned_one_stays(self, make):
+        first = [make(1, suspect="nan"), make(2), make(3)]
+        run = [*first, make(4, 2, origin=first[0], suspect="nan")]
+
+        kept = _kept(keep(last=1), run, drop_abandoned=True)
+
+        assert kept == [3, 4]
+
+    def test_damaged_ones_are_not_the_last_healthy_one(self, make):
+        run = [make(1), make(2, quarantined="damaged"), make(3, suspect="nan")]
+
+        assert _kept(keep(last=0), run) == [1, 2, 3]
+        assert "last healthy" in _reason(keep(last=0), run, 1)

@@ -322,3 +322,41 @@ def test_importing_lineage_stays_light():
     )
 
     assert done.stdout.strip() == "[]"
+
+
+class TestHealthy:
+    def test_it_is_the_newest_that_is_not_suspect_with_healthy_ones_to_fall_back_to(self, make):
+        run = [make(1), make(2, suspect="spike"), make(3), make(4, suspect="nan"), make(5, suspect="nan")]
+
+        assert [c.step for c in choose(run, "healthy")] == [3, 1]
+        assert [c.step for c in choose(run, "latest")] == [5, 4, 3, 2, 1]
+        assert choose(run, 5)[0].suspect == "nan"
+
+    def test_without_suspects_it_is_the_latest(self, rolled_back):
+        assert choose(rolled_back, "healthy") == choose(rolled_back, "latest")
+
+    def test_quarantined_ones_are_passed_over_as_well(self, make):
+        run = [make(1), make(2, quarantined="damaged"), make(3, suspect="nan")]
+
+        assert [c.step for c in choose(run, "healthy")] == [1]
+
+    def test_what_is_in_memory_only_does_not_count(self, make):
+        """Marks are made of what is on the disk: nobody can say of it that it is healthy."""
+        run = [make(1), make(2, suspect="nan"), make(3)._replace(where=("memory",))]
+
+        assert choose(run, "healthy")[0].step == 1
+
+    def test_an_abandoned_one_of_a_later_step_is_not_taken(self, make):
+        first = [make(1, suspect="nan"), make(5)]
+        run = [*first, make(2, 2, origin=first[0], suspect="nan")]
+
+        with pytest.raises(NoCheckpointError, match="suspect: nan"):
+            choose(run, "healthy")
+
+    def test_where_all_are_suspect_it_says_why_and_what_to_do(self, make):
+        with pytest.raises(NoCheckpointError, match="all 2 usable checkpoints are suspect: the loss is nan") as caught:
+            choose([make(1, suspect="spike"), make(2, suspect="the loss is nan")], "healthy")
+        assert "latest" in caught.value.hint
+
+        with pytest.raises(NoCheckpointError, match="quarantined"):
+            choose([make(1, quarantined="damaged")], "healthy")

@@ -147,6 +147,10 @@ class Background:
         if not self.hangs():
             self._tell_journal()
 
+    def is_busy(self) -> bool:
+        """Whether a snapshot is being copied or written."""
+        return bool(self._filling or self._jobs)
+
     def is_full(self) -> bool:
         """Whether `reserve` would have to wait."""
         slots = len(self.arena.slots)
@@ -184,7 +188,14 @@ class Background:
             self.drop(index)
         pending.note_staged()
         session = self._session
-        message = Write(index, generation, origin=session.origin, forks=session.forks, attempt=checkpoint.attempt)
+        message = Write(
+            index,
+            generation,
+            origin=session.origin,
+            forks=session.forks,
+            attempt=checkpoint.attempt,
+            suspect=checkpoint.suspect,
+        )
         try:
             self._order(slot, message)
         except BaseException as error:
@@ -364,8 +375,11 @@ class Background:
             self._fail(job, SaveFailedError(f"the checkpoint of step {job.checkpoint.step} was lost: {reason}"))
 
     def _tell_journal(self) -> None:
-        while self._untold:
-            event, details = self._untold.pop(0)
+        while True:
+            try:
+                event, details = self._untold.pop(0)
+            except IndexError:  # another thread may be telling, too
+                return
             self._session.journal.record(event, durable=False, **details)
 
     def _fail(self, job: _Job, error: HoldfastError) -> None:

@@ -78,6 +78,8 @@ class Write(_Message, frozen=True):
     forks: tuple[Fork, ...] = ()
     attempt: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """The one that the snapshot belongs to; None for that of Hello. A rollback begins another in the same process."""
+    suspect: Annotated[str, msgspec.Meta(max_length=_MAX_TEXT_CHARS)] = ""
+    """Why the state may be unhealthy: the checkpoint is marked before it exists."""
 
 
 class Close(_Message, frozen=True):

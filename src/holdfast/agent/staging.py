@@ -1,5 +1,6 @@
 """One save in the background: encode, choose how to copy, copy, hand over. And how much that cost the training."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -136,13 +137,6 @@ class Stager:
         self.saved += 1
         self.staged_step = document.step
 
-    def skips(self) -> bool:
-        """Whether a save that is due now has to be left out; counted."""
-        if not self.background.is_full():
-            return False
-        self.skipped += 1
-        return True
-
     def prepare(self, size_bytes: int, *, after_s: float = 0.0) -> None:
         """Make memory for a snapshot of about that size ready, while the program does something else."""
         if size_bytes >= _LEAST_PREPARED_BYTES:
@@ -157,9 +151,9 @@ class Stager:
         with self._gate.updating():
             yield
 
-    def settle(self) -> None:
+    def settle(self, within_s: float = math.inf) -> None:
         """Wait for what is on its way."""
-        self.background.settle(_CLOSE_DEADLINE_S, patience_s=_CLOSE_PATIENCE_S)
+        self.background.settle(min(_CLOSE_DEADLINE_S, within_s), patience_s=_CLOSE_PATIENCE_S)
 
     def status(self) -> Status:
         background = self.background
@@ -173,12 +167,12 @@ class Stager:
             background.doing(),
         )
 
-    def close(self) -> bool:
+    def close(self, within_s: float = math.inf) -> bool:
         """Finish what is on its way; what cannot be finished in time has failed. Whether the storage still answers."""
         if self._gate is not None:
             self._gate.close()
         self._copier.close()
-        return self.background.close(_CLOSE_DEADLINE_S, patience_s=_CLOSE_PATIENCE_S)
+        return self.background.close(min(_CLOSE_DEADLINE_S, within_s), patience_s=_CLOSE_PATIENCE_S)
 
     def _look(self, encode: Encode, guarded: Sequence[Any]) -> tuple[Laid, HostCopies]:
         """The state, and its tensors that are on their way from an accelerator."""

@@ -79,7 +79,7 @@ class Worker:
     def _write(self, slot: Slot, message: Write, report: SendReport) -> tuple[Checkpoint, str]:
         """The checkpoint, and the name that it was staged with."""
         manifest = _read_staged(slot, message, self.run_id)
-        checkpoint, taken = self._name(manifest.checkpoint)
+        checkpoint, taken = self._name(manifest.checkpoint._replace(suspect=message.suspect))
         staged = manifest.body.shards[0]
         image = slot.image(staged.size_bytes)
         done_bytes = 0

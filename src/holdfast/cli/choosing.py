@@ -1,4 +1,4 @@
-"""From what was typed to one checkpoint: a step, `latest`, `best` by a metric, an id or its beginning."""
+"""From what was typed to one checkpoint: a step, `latest`, `healthy`, `best` by a metric, an id or its beginning."""
 
 import argparse
 from collections.abc import Iterable, Sequence

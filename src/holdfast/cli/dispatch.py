@@ -31,6 +31,7 @@ COMMANDS = {
     "unpin": "let retention decide again",
     "prune": "remove what is not to be kept, with the reason for each",
     "rm": "remove one checkpoint",
+    "explain": "how often checkpoints are made, and why that often",
     "doctor": "test what the storage can do, and say what to change",
 }
 # Errors of a run's storage are our own by then: what is left is the standard output.

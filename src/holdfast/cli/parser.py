@@ -54,7 +54,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_choice(parser: argparse.ArgumentParser, *, optional: bool = False, several: bool = False) -> None:
     """WHICH, with the metric for `best`. Where it is optional and not given, it is None."""
-    about = "step, `latest`, `best`, id or its beginning" + (" (default: latest)" if optional else "")
+    about = "step, `latest`, `healthy`, `best`, id or its beginning" + (" (default: latest)" if optional else "")
     parser.add_argument("which", metavar="WHICH", nargs="+" if several else "?" if optional else None, help=about)
     add_best(parser)
 

@@ -12,6 +12,7 @@ __all__ = ["STATE_STYLES", "States", "describe", "states_of"]
 STATE_STYLES = {
     "quarantined": Style.RED,
     "abandoned": Style.DIM,
+    "suspect": Style.YELLOW,
     "pinned": Style.YELLOW,
     "verified": Style.GREEN,
     "staged": Style.YELLOW,
@@ -31,6 +32,8 @@ def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
             words.append("quarantined")
         if checkpoint.id not in live:
             words.append("abandoned")
+        if checkpoint.suspect:
+            words.append("suspect")
         if checkpoint.pinned:
             words.append("pinned")
         if checkpoint.verified and not checkpoint.quarantined:

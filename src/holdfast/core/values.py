@@ -48,6 +48,8 @@ class Checkpoint(NamedTuple):
     """All its bytes were read back and matched their digests at least once."""
     quarantined: str = ""
     """Why it must not be used; empty for a good one."""
+    suspect: str = ""
+    """Why its contents may be unhealthy, though they are intact: the loss was failing; empty for a healthy one."""
     forks: tuple[Fork, ...] = ()
     """Where its line left others behind, oldest first."""
     where: tuple[str, ...] = (DISK,)

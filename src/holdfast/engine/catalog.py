@@ -6,7 +6,7 @@ from holdfast.core.errors import FormatError, FormatVersionError, StorageError
 from holdfast.core.limits import MAX_HEAD_BYTES
 from holdfast.core.names import MANIFEST_NAME, CheckpointId, parse_checkpoint_id
 from holdfast.core.values import Checkpoint
-from holdfast.engine.marks import PINNED, QUARANTINED, VERIFIED, list_marks, read_reason
+from holdfast.engine.marks import PINNED, QUARANTINED, SUSPECT, VERIFIED, list_marks, read_reason
 from holdfast.format.head import decode_head, split_head
 from holdfast.storage.store import Store
 
@@ -55,7 +55,10 @@ def _with_marks(store: Store, checkpoint: Checkpoint, marks: dict[str, set[str]]
     if not reason and checkpoint.id in marks[QUARANTINED]:
         reason = read_reason(store, checkpoint.id, QUARANTINED)
     return checkpoint._replace(
-        pinned=checkpoint.id in marks[PINNED], verified=checkpoint.id in marks[VERIFIED], quarantined=reason
+        pinned=checkpoint.id in marks[PINNED],
+        verified=checkpoint.id in marks[VERIFIED],
+        quarantined=reason,
+        suspect=read_reason(store, checkpoint.id, SUSPECT) if checkpoint.id in marks[SUSPECT] else "",
     )
 
 

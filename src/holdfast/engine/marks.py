@@ -9,12 +9,23 @@ from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
 from holdfast.core.names import MARKS_DIR, parse_checkpoint_id
 from holdfast.storage.store import Store
 
-__all__ = ["PINNED", "QUARANTINED", "VERIFIED", "clear_mark", "clear_marks", "list_marks", "read_reason", "set_mark"]
+__all__ = [
+    "PINNED",
+    "QUARANTINED",
+    "SUSPECT",
+    "VERIFIED",
+    "clear_mark",
+    "clear_marks",
+    "list_marks",
+    "read_reason",
+    "set_mark",
+]
 
 PINNED: Final = "pinned"
 QUARANTINED: Final = "quarantined"
+SUSPECT: Final = "suspect"
 VERIFIED: Final = "verified"
-_KINDS = (PINNED, QUARANTINED, VERIFIED)
+_KINDS = (PINNED, QUARANTINED, SUSPECT, VERIFIED)
 
 
 def set_mark(store: Store, checkpoint_id: str, kind: str, *, reason: str, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 
+from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import HoldfastError, SaveFailedError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.provenance import Drift
@@ -13,8 +14,12 @@ __all__ = ["PendingCheckpoint", "Restored"]
 class PendingCheckpoint:
     """A save and its two moments: *staged* (the program may change its state) and *durable* (it survives anything)."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, clock: Clock | None = None) -> None:
         self.step = step
+        self._clock = clock or SystemClock()
+        self._began_s = self._clock.monotonic_s()
+        self.took_s: float | None = None
+        """From the call until it was durable, or had failed; None before."""
         self.id: str | None = None
         """The name of the durable checkpoint; None before."""
         self.error: HoldfastError | None = None
@@ -49,6 +54,10 @@ class PendingCheckpoint:
             )
         return self.id
 
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until it is durable or has failed; whether it is settled now. Raises nothing."""
+        return self._settled.wait(timeout_s)
+
     def note_staged(self) -> None:
         """The state was copied."""
         self._is_staged = True
@@ -56,11 +65,15 @@ class PendingCheckpoint:
     def note_durable(self, checkpoint_id: str) -> None:
         """The checkpoint exists."""
         self.id = checkpoint_id
-        self._settled.set()
+        self._settle()
 
     def note_failed(self, error: HoldfastError) -> None:
         """It will not come to exist."""
         self.error = error
+        self._settle()
+
+    def _settle(self) -> None:
+        self.took_s = self._clock.monotonic_s() - self._began_s
         self._settled.set()
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from holdfast.core.values import Checkpoint
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Arrays, Source, load_tree, unwrap_tree
-from holdfast.engine.restoring import Choice, find_candidates, try_candidates
+from holdfast.engine.restoring import RULES, Choice, find_candidates, try_candidates
 from holdfast.engine.session import default_workers
 from holdfast.storage.posix import PosixStore
 
@@ -28,7 +28,8 @@ def load(
     """The saved tree of a run, without any model and without writing anything.
 
     `only` names a leaf or subtree (`model.layers.0`, as `holdfast show` spells it); nothing else is read. A damaged
-    checkpoint gives way to the next older one for "latest" and "best"; one that was named raises RestoreError.
+    checkpoint gives way to the next older one for "latest", "healthy" and "best"; one that was named raises
+    RestoreError.
     """
     if arrays not in ("native", "numpy"):
         raise UsageError(f"arrays is {arrays!r}, expected 'native' or 'numpy'")
@@ -38,7 +39,7 @@ def load(
         candidates = find_candidates(store, source.run_id, Choice(which, by, mode))
         if not candidates:
             raise NoCheckpointError(f"{store.location} has no checkpoint yet")
-        if which not in ("latest", "best"):
+        if which not in RULES:
             # Whoever names one and gets only its values could not tell that they are another one's.
             candidates = candidates[:1]
         value = try_candidates(

@@ -31,10 +31,13 @@ from holdfast.format.manifest import Body, Manifest
 from holdfast.policy.lineage import choose, in_order
 from holdfast.storage.store import Store
 
-__all__ = ["Choice", "Loaded", "Plan", "TreePlan", "find_candidates", "restore_session", "try_candidates"]
+__all__ = ["RULES", "Choice", "Loaded", "Plan", "TreePlan", "find_candidates", "restore_session", "try_candidates"]
 
 _log = logging.getLogger("holdfast")
 _T = TypeVar("_T")
+
+RULES = ("latest", "healthy", "best")
+"""Choices that name no checkpoint: where there is none yet, nothing is restored."""
 
 
 class Choice(NamedTuple):
@@ -189,18 +192,20 @@ def try_candidates(
 
 def _candidates(catalog: Catalog, choice: Choice, store: Store, events: Sequence[Event]) -> list[Checkpoint] | None:
     if not catalog.checkpoints:
-        if choice.which in ("latest", "best"):
+        if choice.which in RULES:
             _report_vanished(store, events)
             return None
         raise NoCheckpointError(f"{store.location} has no checkpoint yet, so there is no {choice.which!r}")
     unusable = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.quarantined]
-    if len(unusable) == len(catalog.checkpoints) and choice.which in ("latest", "best"):
+    if len(unusable) == len(catalog.checkpoints) and choice.which in RULES:
         raise RestoreError(
             f"{store.location}: none of {len(unusable)} checkpoints can be used:\n  "
             + "\n  ".join(f"{checkpoint.id}: {checkpoint.quarantined}" for checkpoint in unusable),
             hint=f"holdfast verify {store.location} --all checks again; to start over, use a new directory",
         )
     candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode)
+    if choice.which == "healthy":
+        _report_passed_over(candidates[0], catalog.checkpoints)
     if choice.which == "latest":
         _report_skipped(candidates[0], unusable)
         candidates = _without_suspect(candidates, choice.suspect_after, events)
@@ -217,6 +222,13 @@ def _report_vanished(store: Store, events: Sequence[Event]) -> None:
             len(committed),
             committed[-1].get("step"),
         )
+
+
+def _report_passed_over(chosen: Checkpoint, checkpoints: Sequence[Checkpoint]) -> None:
+    ordered = in_order(checkpoints)
+    for checkpoint in ordered[ordered.index(chosen) + 1 :]:
+        if checkpoint.suspect:
+            _log.warning("step %d is suspect and passed over: %s", checkpoint.step, checkpoint.suspect)
 
 
 def _report_skipped(chosen: Checkpoint, unusable: Sequence[Checkpoint]) -> None:

@@ -35,6 +35,8 @@ class Document(NamedTuple):
     tags: tuple[str, ...]
     hyperparameters: object
     provenance: dict[str, object]
+    suspect: str = ""
+    """Why the state may be unhealthy; empty where nothing says so."""
 
 
 def save_laid(session: Session, laid: Laid, document: Document, keep: Keep) -> Checkpoint:
@@ -105,6 +107,7 @@ def _describe(session: Session, checkpoint_id: str, laid: Laid, document: Docume
         note=document.note,
         tags=document.tags,
         pickle=bool(laid.encoded.pickled),
+        suspect=document.suspect,
         forks=session.forks,
     )
 

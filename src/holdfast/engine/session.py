@@ -1,6 +1,7 @@
 """A session: one attempt at one run, and what it has to remember between saves and restores."""
 
 import os
+import socket
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import UsageError
@@ -103,4 +104,4 @@ class Session:
         self.origin = self.parent = self.last_step = None
         self.forks = (Fork(self.attempt, None),) if self.starts_over else ()
         self.seq = 0
-        self.journal.record("attempt", pid=os.getpid())
+        self.journal.record("attempt", pid=os.getpid(), host=socket.gethostname())

@@ -13,7 +13,7 @@ from holdfast.engine.blocks import BlockPool, run_in_order
 from holdfast.engine.commit import LOCK_DEADLINE_S
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source
-from holdfast.engine.marks import PINNED, VERIFIED, read_reason, set_mark
+from holdfast.engine.marks import PINNED, SUSPECT, VERIFIED, read_reason, set_mark
 from holdfast.engine.pruning import is_complete
 from holdfast.engine.reading import Progress, verify_shard
 from holdfast.format.head import digest_hex
@@ -126,6 +126,8 @@ def _copy_one(source: Source, target: Store, checkpoint: Checkpoint, clock: Cloc
     set_mark(target, checkpoint.id, VERIFIED, reason=f"copied from {source.store.location}", clock=clock)
     if checkpoint.pinned:
         set_mark(target, checkpoint.id, PINNED, reason=read_reason(source.store, checkpoint.id, PINNED), clock=clock)
+    if checkpoint.suspect:
+        set_mark(target, checkpoint.id, SUSPECT, reason=checkpoint.suspect, clock=clock)
     return size_bytes
 
 

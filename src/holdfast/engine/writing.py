@@ -15,6 +15,7 @@ from holdfast.core.values import Checkpoint, Fork
 from holdfast.engine.catalog import Catalog, HeadCache, read_catalog
 from holdfast.engine.commit import abandon, commit
 from holdfast.engine.journal import Journal
+from holdfast.engine.marks import SUSPECT, clear_mark, set_mark
 from holdfast.engine.pruning import Pruned, plan_prune, prune
 from holdfast.format.manifest import Body, ShardRecord, encode_manifest
 from holdfast.policy.keep import NO_METRIC, Keep, Verdict
@@ -118,12 +119,22 @@ def _write_once(writer: Attempt, draft: Draft, produce: Produce) -> Checkpoint:
     try:
         shard = _write_shard(writer, checkpoint, produce)
         manifest = encode_manifest(checkpoint, writer.run_id, draft.body.with_shards([shard]))
+        _mark_suspect(writer, checkpoint)
         commit(writer.store, checkpoint.id, manifest, attempt=writer.attempt)
     except BaseException:
-        _abandon_quietly(writer, checkpoint.id)
+        _abandon_quietly(writer, checkpoint)
         raise
-    writer.heads[checkpoint.id] = checkpoint
+    writer.heads[checkpoint.id] = checkpoint._replace(suspect="")  # a head knows no marks
     return checkpoint
+
+
+def _mark_suspect(writer: Attempt, checkpoint: Checkpoint) -> None:
+    """Before the commit: a prune right after it must know which one is the last healthy one (I6)."""
+    if checkpoint.suspect:
+        try:
+            set_mark(writer.store, checkpoint.id, SUSPECT, reason=checkpoint.suspect, clock=writer.clock)
+        except HoldfastError as error:
+            _log.warning("%s cannot be marked suspect: %s", checkpoint.id, error.message)
 
 
 def _write_shard(writer: Attempt, checkpoint: Checkpoint, produce: Produce) -> ShardRecord:
@@ -165,9 +176,11 @@ def _fits(writer: Attempt, needed_bytes: int) -> bool:
     return space.free_bytes >= needed_bytes and space.free_inodes >= _INODES
 
 
-def _abandon_quietly(writer: Attempt, checkpoint_id: str) -> None:
+def _abandon_quietly(writer: Attempt, checkpoint: Checkpoint) -> None:
     try:
-        abandon(writer.store, checkpoint_id)
+        abandon(writer.store, checkpoint.id)
+        if checkpoint.suspect:
+            clear_mark(writer.store, checkpoint.id, SUSPECT)
     except HoldfastError as error:
         # Harmless: without a manifest it is not a checkpoint (I1), and a later prune removes it.
-        _log.debug("%s stays behind as garbage: %s", checkpoint_id, error.message)
+        _log.debug("%s stays behind as garbage: %s", checkpoint.id, error.message)

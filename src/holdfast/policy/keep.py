@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint, CheckpointName
-from holdfast.policy.lineage import abandoned_tips, in_order
+from holdfast.policy.lineage import abandoned_tips, healthy_before_suspects, in_order
 
 __all__ = ["KEEP_ALL", "NO_METRIC", "Keep", "Verdict", "decide", "keep"]
 
@@ -79,8 +79,9 @@ def keep(
 
     `last`, `every_steps` and `every_epochs` (the first at or after each multiple) count the live line only; `best` (by
     a metric, the smallest or with mode="max" the largest) counts all branches; `for_days` spares whatever is younger.
-    `max_bytes` then gives up the oldest of these until the rest fits. Pinned and quarantined checkpoints, the newest
-    and the last verified one always stay; the newest of each abandoned branch stays unless `max_bytes` leaves no room.
+    `max_bytes` then gives up the oldest of these until the rest fits. Pinned and quarantined checkpoints, the newest,
+    the last verified and the last healthy one always stay; the newest of each abandoned branch stays unless `max_bytes`
+    leaves no room.
     """
     if mode not in ("min", "max"):
         raise UsageError(f"keep: mode {mode!r} is not known", hint='use mode="min" or mode="max"')
@@ -151,6 +152,9 @@ def _protected(ordered: list[Checkpoint], live: Set[CheckpointName]) -> dict[Che
         reasons.setdefault(newest.id, []).append("the newest one")
     for verified in ([c for c in line if c.verified] or [c for c in usable if c.verified])[-1:]:
         reasons.setdefault(verified.id, []).append("the last verified one (I6)")
+    healthy = healthy_before_suspects(ordered, live)
+    if healthy is not None:
+        reasons.setdefault(healthy.id, []).append("the last healthy one: newer ones are suspect")
     return {name: "; ".join(texts) for name, texts in reasons.items()}
 
 

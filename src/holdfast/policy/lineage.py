@@ -8,12 +8,23 @@ from math import isnan
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.names import parse_checkpoint_id
-from holdfast.core.values import Checkpoint, CheckpointName, Fork
+from holdfast.core.values import DISK, Checkpoint, CheckpointName, Fork
 
-__all__ = ["ABANDONED", "LIVE", "abandoned_tips", "branches", "choose", "in_order", "latest", "live_line"]
+__all__ = [
+    "ABANDONED",
+    "LIVE",
+    "abandoned_tips",
+    "branches",
+    "choose",
+    "healthy_before_suspects",
+    "in_order",
+    "latest",
+    "live_line",
+]
 
 LIVE = "live"
 ABANDONED = "abandoned"
+HEALTHY = "healthy"
 
 # Where nothing readable is left of an attempt, nothing says where it came from. Most attempts continue the one before;
 # assuming so keeps the older part of the line, where the opposite guess would give it up.
@@ -78,20 +89,29 @@ def latest(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
     return _latest(ordered)
 
 
+def healthy_before_suspects(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName]) -> Checkpoint | None:
+    """The last healthy one, which must stay while newer ones are suspect; None where the newest is healthy itself."""
+    usable = [c for c in in_order(checkpoints) if not c.quarantined]
+    newest = _newest_of(usable, live)
+    return _newest_of(filter(_is_healthy, usable), live) if newest is not None and newest.suspect else None
+
+
 def choose(
     checkpoints: Iterable[Checkpoint], which: str | int, *, by: str | None = None, mode: str = "min"
 ) -> list[Checkpoint]:
     """The checkpoint asked for, followed by the fallbacks in the order in which a restore should try them.
 
-    `which` is "latest", "best", a step, an id, or an unambiguous beginning of an id. Fallbacks are the older ones on
-    the same line, newest first, then older abandoned ones; never one of a later step than the one asked for.
-    Quarantined checkpoints are left out unless named by id.
+    `which` is "latest", "healthy", "best", a step, an id, or an unambiguous beginning of an id. Fallbacks are the older
+    ones on the same line, newest first, then older abandoned ones; never one of a later step than the one asked for.
+    Quarantined checkpoints are left out unless named by id; with "healthy", so are suspect ones.
     """
     ordered = in_order(checkpoints)
     if not ordered:
         raise _none_yet(which)
     chosen = _chosen(ordered, which, by=by, mode=mode)
     older = [c for c in ordered if _place(c) < _place(chosen) and c.step <= chosen.step and not c.quarantined]
+    if which == HEALTHY:
+        older = [c for c in older if not c.suspect]
     line = _line_to(ordered, chosen)
     return [
         chosen,
@@ -167,7 +187,7 @@ def _chosen(ordered: list[Checkpoint], which: str | int, *, by: str | None, mode
     if isinstance(which, bool) or not isinstance(which, str | int):
         raise UsageError(
             f"cannot choose a checkpoint by {which!r} ({type(which).__name__})",
-            hint='give "latest", "best", a step as an integer, or an id',
+            hint='give "latest", "healthy", "best", a step as an integer, or an id',
         )
     if isinstance(which, str) and which.isdecimal() and which.isascii() and len(which) <= _MAX_STEP_DIGITS:
         which = int(which)
@@ -175,6 +195,8 @@ def _chosen(ordered: list[Checkpoint], which: str | int, *, by: str | None, mode
         return _at_step(ordered, which)
     if which == "latest":
         return _latest(ordered)
+    if which == HEALTHY:
+        return _healthy(ordered)
     if which == "best":
         return _best(ordered, by=by, mode=mode)
     return _by_id(ordered, which)
@@ -192,6 +214,35 @@ def _latest(ordered: list[Checkpoint]) -> Checkpoint:
     left = [c.id for c in usable]
     hint = f"abandoned by a rollback, and usable by id: {_listed(left)}" if left else _HOW_TO_LIST
     raise NoCheckpointError(f"latest: {_all_quarantined(len(ordered) - len(usable))}", hint=hint)
+
+
+def _healthy(ordered: list[Checkpoint]) -> Checkpoint:
+    live = live_line(ordered)
+    newest = next(c for c in reversed(ordered) if c.id in live)
+    # As for the latest: what a rollback left on purpose at a later step is only for whoever asks for it.
+    healthy = [c for c in ordered if _is_healthy(c) and (c.id in live or c.step <= newest.step)]
+    found = _newest_of(healthy, live)
+    if found is not None:
+        return found
+    suspect = [c for c in ordered if c.suspect and not c.quarantined]
+    if not suspect:
+        raise NoCheckpointError(f"healthy: {_all_quarantined(len(ordered))}", hint=_HOW_TO_LIST)
+    what = f"all {len(suspect)} usable checkpoints are" if len(suspect) > 1 else "the only usable checkpoint is"
+    raise NoCheckpointError(
+        f"healthy: {what} suspect: {suspect[-1].suspect}",
+        hint='to use one all the same, give "latest", its step or its id',
+    )
+
+
+def _is_healthy(checkpoint: Checkpoint) -> bool:
+    # One that is in memory only does not count: marks are made of what is on the disk.
+    return not checkpoint.quarantined and not checkpoint.suspect and DISK in checkpoint.where
+
+
+def _newest_of(ordered: Iterable[Checkpoint], live: Set[CheckpointName]) -> Checkpoint | None:
+    """The newest on the live line, or else the newest of all."""
+    found = list(ordered)
+    return next(reversed([c for c in found if c.id in live] or found), None)
 
 
 def _best(ordered: list[Checkpoint], *, by: str | None, mode: str) -> Checkpoint:
@@ -253,7 +304,7 @@ def _by_id(ordered: list[Checkpoint], text: str) -> Checkpoint:
     newest = ordered[-1]
     raise NoCheckpointError(
         f"no checkpoint is called {text!r}; the newest of {len(ordered)} is {newest.id}",
-        hint=f'give "latest", "best", a step such as {newest.step}, or an id; {_HOW_TO_LIST}',
+        hint=f'give "latest", "healthy", "best", a step such as {newest.step}, or an id; {_HOW_TO_LIST}',
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Room", "memory_room"]
+__all__ = ["GroupFiles", "Room", "group_places", "memory_room"]
 
 
 class Room(NamedTuple):
@@ -14,7 +14,7 @@ class Room(NamedTuple):
     limited_by: str
 
 
-class _Files(NamedTuple):
+class GroupFiles(NamedTuple):
     """What a version of control groups calls its files and fields."""
 
     limit: str
@@ -22,14 +22,31 @@ class _Files(NamedTuple):
     reclaimable: tuple[str, ...]
 
 
-_VERSION_1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
-_VERSION_2 = _Files("memory.max", "memory.current", ("inactive_file", "active_file"))
+_VERSION_1 = GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_VERSION_2 = GroupFiles("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def memory_room(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> Room:
     """What the tightest limit leaves; a limit that cannot be read is none."""
     rooms = [*_of_machine(proc), *_of_groups(proc, groups)]
     return min(rooms, default=Room(1 << 62, "nothing"))
+
+
+def group_places(proc: Path, groups: Path) -> Iterator[tuple[Path, GroupFiles]]:
+    """The control groups that limit this process's memory, innermost first, and what their files are called.
+
+    Each one's limit counts. In a container the upper ones are not there to be read.
+    """
+    for line in _lines(proc / "self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon:
+            continue
+        if "memory" in controllers.split(","):
+            yield from _upwards(groups / "memory", path, _VERSION_1)
+        elif not controllers:
+            unified = groups if (groups / "cgroup.controllers").exists() else groups / "unified"
+            yield from _upwards(unified, path, _VERSION_2)
 
 
 def _of_machine(proc: Path) -> Iterator[Room]:
@@ -40,27 +57,21 @@ def _of_machine(proc: Path) -> Iterator[Room]:
 
 
 def _of_groups(proc: Path, groups: Path) -> Iterator[Room]:
-    for line in _lines(proc / "self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            yield from _upwards(groups / "memory", path, _VERSION_1)
-        elif not controllers:
-            unified = groups if (groups / "cgroup.controllers").exists() else groups / "unified"
-            yield from _upwards(unified, path, _VERSION_2)
-
-
-def _upwards(top: Path, path: str, files: _Files) -> Iterator[Room]:
-    """The group and all above it: each one's limit counts. In a container the upper ones are not there to be read."""
-    group = top / path.strip("/")
-    for place in (group, *group.parents):
+    for place, files in group_places(proc, groups):
         room = _of_group(place, files)
         if room is not None:
             yield room
+
+
+def _upwards(top: Path, path: str, files: GroupFiles) -> Iterator[tuple[Path, GroupFiles]]:
+    group = top / path.strip("/")
+    for place in (group, *group.parents):
+        yield place, files
         if place == top:
             return
 
 
-def _of_group(place: Path, files: _Files) -> Room | None:
+def _of_group(place: Path, files: GroupFiles) -> Room | None:
     try:
         limit = int((place / files.limit).read_text())
         used = int((place / files.used).read_text())
@@ -76,6 +87,6 @@ def _of_group(place: Path, files: _Files) -> Room | None:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(errors="replace").splitlines()
     except OSError:
         return []

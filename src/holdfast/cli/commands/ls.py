@@ -128,7 +128,8 @@ def _is_readable(checkpoint: Checkpoint) -> bool:
 
 
 def _remark(checkpoint: Checkpoint) -> str:
-    return checkpoint.quarantined or " ".join([*(f"#{tag}" for tag in checkpoint.tags), checkpoint.note]).strip()
+    said = [*(f"#{tag}" for tag in checkpoint.tags), checkpoint.note or checkpoint.suspect]
+    return checkpoint.quarantined or " ".join(said).strip()
 
 
 def _metric_names(shown: Sequence[Checkpoint]) -> list[str]:

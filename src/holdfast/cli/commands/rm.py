@@ -15,13 +15,14 @@ from holdfast.core.values import Checkpoint
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
 from holdfast.engine.pruning import is_complete
-from holdfast.policy.lineage import in_order, live_line
+from holdfast.policy.lineage import healthy_before_suspects, in_order, live_line
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = """\
-Remove checkpoints. Pinned ones, the last verified one (the newest that was read back and found intact) and the last
-good one are refused without --force; then nothing is removed, and the exit status is 1."""
+Remove checkpoints. Pinned ones, the last verified one (the newest that was read back and found intact), the last good
+one, and the last healthy one if newer ones are suspect, are refused without --force; then nothing is removed, and the
+exit status is 1."""
 EXAMPLES = (
     "holdfast rm runs/mnist 1200",
     "holdfast rm runs/mnist 1000 1100 --yes",
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_choice(parser, several=True)
     parser.add_argument(
-        "--force", action="store_true", help="also the last good one, the last verified one, pinned ones"
+        "--force", action="store_true", help="also the last good, verified or healthy one, and pinned ones"
     )
     add_yes(parser)
 
@@ -78,6 +79,7 @@ def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[C
         is_complete(opened.store, opened.run_id, c.id) for c in reversed(in_order(left))
     )
     last_verified = _last_verified(checkpoints)
+    healthy = healthy_before_suspects(checkpoints, live_line(checkpoints))
     for checkpoint in doomed:
         if checkpoint.pinned:
             hint = f"`holdfast unpin {opened.path} {checkpoint.step}` first"
@@ -89,6 +91,9 @@ def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[C
             hint = "" if is_newest else f"verify a newer one first: holdfast verify {opened.path}"
             reason = f"step {checkpoint.step} is the last verified checkpoint of {opened.path}"
             yield _Refusal(checkpoint.id, reason, hint)
+        elif healthy is not None and checkpoint.id == healthy.id:
+            reason = f"step {checkpoint.step} is the last healthy checkpoint of {opened.path}: newer ones are suspect"
+            yield _Refusal(checkpoint.id, reason, "")
 
 
 def _last_verified(checkpoints: Sequence[Checkpoint]) -> str | None:

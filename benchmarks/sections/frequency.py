@@ -1,0 +1,94 @@
+"""How often to checkpoint: the automatic interval, CheckFreq's rule and a fixed time in random trainings, simulated."""
+
+import math
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import msgspec
+
+from benchmarks.results import Role, Row, Section, at_least, at_most, row
+from benchmarks.setting import Setting, cores
+from holdfast.testing.trials import AUTO, BEST, POLICIES, Trial, figures, share, trial
+
+__all__ = ["run"]
+
+_SCENARIOS = 10_000
+_QUICK_SCENARIOS = 40
+_UNSEEN = 10_000
+_NEAR = 1.25
+_QUIET = 0.5
+_MOST = 1.2
+_CALM = 10
+_NAMES = {AUTO: "holdfast, auto"}
+_GROUP = "lost at a failure"
+
+
+def run(setting: Setting) -> Section:
+    """All policies in the same scenarios; nothing here depends on the machine."""
+    count = _QUICK_SCENARIOS if setting.quick else _SCENARIOS
+    with ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool:
+        # Others than those that the rules were made with.
+        trials = list(pool.map(trial, range(_UNSEEN, _UNSEEN + count), chunksize=10))
+    section = Section(name="frequency", title=f"How often to checkpoint: {count:,} simulated trainings")
+    section.rows = [_row(trials, policy) for policy in POLICIES]
+    _check(section, trials)
+    section.notes = [_note(trials, policy) for policy in POLICIES]
+    held = share(one.held for one in trials)
+    section.notes.append(
+        f"In {held:.1%} of the scenarios the limits can be held together, and leave room for four checkpoints; all "
+        "figures are of these. Slow-down: checkpoints only, the mean and the median over scenarios. The best fixed "
+        "interval is that of one who knows the whole scenario beforehand."
+    )
+    return section
+
+
+def _row(trials: list[Trial], policy: str) -> Row:
+    """Times are deciles of the work lost at a failure; the slow-down is the overhead."""
+    found = [one.results[policy] for one in trials if one.held]
+    lost_s = sorted(result.lost_s / result.failures for result in found if result.failures) or [0.0]
+    deciles = [lost_s[min(len(lost_s) - 1, math.floor(part / 10 * len(lost_s)))] for part in range(1, 10)]
+    overheads = sorted(result.overhead for result in found)
+    roles: dict[str, Role] = {AUTO: "holdfast", BEST: "limit"}
+    return msgspec.structs.replace(
+        row(_GROUP, _NAMES.get(policy, policy), roles.get(policy, "peer"), deciles),
+        slowdown_median=round(sum(overheads) / len(overheads), 5),
+        slowdown_best=round(overheads[len(overheads) // 2], 5),
+    )
+
+
+def _check(section: Section, trials: list[Trial]) -> None:
+    ours = figures(trials, AUTO)
+    distances = [(one.distance, one.noise) for one in trials if one.held and one.distance is not None]
+    quiet = [distance for distance, noise in distances if noise <= _QUIET]
+    turns = [one.turns for one in trials if one.turns is not None]
+    best = figures(trials, BEST)
+    section.checks = [
+        at_least("overhead within the limit, of the scenarios", 99.0, 100 * ours.within, "%"),
+        at_most("the largest overhead, of the limit", 1.2, ours.worst),
+        at_most(
+            "above 1.2 times the limit, of the scenarios",
+            0.0,
+            100 * share(one.of_limit() > _MOST for one in trials if one.held),
+            "%",
+        ),
+        at_least("interval within 25 % of the best", 90.0, 100 * share(one <= _NEAR for one, _ in distances), "%"),
+        at_least(
+            "the same where the noise of a write is at most half of its cost",
+            90.0,
+            100 * share(one <= _NEAR for one in quiet),
+            "%",
+        ),
+        at_least(
+            f"at most {_CALM} swings in 100 steady checkpoints", 95.0, 100 * share(t <= _CALM for t in turns), "%"
+        ),
+        at_most("efficiency lost to the best fixed interval", 0.5, 100 * (best.efficiency - ours.efficiency), "%"),
+    ]
+
+
+def _note(trials: list[Trial], policy: str) -> str:
+    found = figures(trials, policy)
+    return (
+        f"{_NAMES.get(policy, policy)}: within the limit in {found.within:.1%}, at worst {found.worst:.3g} times the "
+        f"limit; overhead {found.overhead:.2%}; {found.lost_s:.0f} s lost at a failure (median over scenarios); "
+        f"efficiency {found.efficiency:.2%}."
+    )

@@ -1,0 +1,58 @@
+"""Ends a program whose time is over although no step of it has come to an end: better by ourselves than by SIGKILL.
+
+What was copied becomes durable in time, what is lost is said, and the status asks for a restart.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+__all__ = ["LastCall"]
+
+_log = logging.getLogger("holdfast")
+
+# A limit may be shortened meanwhile.
+_LONGEST_SLEEP_S = 5.0
+_UNKNOWN_SLEEP_S = 1.0
+
+
+class LastCall:
+    """A thread that sleeps until the time is over. `left_s` says how much there is, `need_s` how much the end takes."""
+
+    def __init__(
+        self, left_s: Callable[[], float | None], need_s: Callable[[], float], end: Callable[[], object]
+    ) -> None:
+        """`end` is called once, in that thread, when no more is left than what is needed."""
+        self._left_s = left_s
+        self._need_s = need_s
+        self._end = end
+        self._changed = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._watch, name="holdfast-last-call", daemon=True)
+
+    def start(self) -> None:
+        """Without a thread to spare, the program is only looked at between its steps."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            _log.warning("no thread can be had that ends the program in time if a step takes too long")
+
+    def look_again(self) -> None:
+        """The time left is another one now. May be called by a signal handler."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """The program ends by itself, or goes on without a limit."""
+        self._is_closed = True
+        self._changed.set()
+
+    def _watch(self) -> None:
+        while not self._is_closed:
+            left_s = self._left_s()
+            sleep_s = _UNKNOWN_SLEEP_S if left_s is None or math.isnan(left_s) else left_s - self._need_s()
+            if sleep_s <= 0:
+                self._end()
+                return
+            self._changed.wait(min(sleep_s, _LONGEST_SLEEP_S))
+            self._changed.clear()

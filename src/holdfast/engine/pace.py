@@ -1,0 +1,215 @@
+"""`every=` at work, with what belongs to it: the end of the job, and signs of trouble.
+
+Made with the Checkpointer, begun at its first step: a program that calls `save` itself starts no threads.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from holdfast.core.clock import Clock
+from holdfast.core.values import Checkpoint
+from holdfast.engine.journal import read_events
+from holdfast.engine.last_call import LastCall
+from holdfast.engine.outcome import PendingCheckpoint
+from holdfast.engine.pace_history import Past, read_past
+from holdfast.engine.pacing import Look, Pacer, auto_in
+from holdfast.engine.session import Session
+from holdfast.engine.signs import Signs
+from holdfast.engine.time_left import TimeLeft, TimeLeftOption, find_time_left
+from holdfast.policy.moment import Decision
+from holdfast.policy.triggers import Trigger
+
+__all__ = ["Limit", "Pace"]
+
+# At the end of a job: for a storage that is slow, and for the end of the process.
+_MOST_WAIT_S = 600.0
+_EXIT_S = 1.0
+
+
+class _Notice(NamedTuple):
+    """Somebody asks the program to stop."""
+
+    reason: str
+    end_s: float | None
+    """When it will be killed; None where nobody says."""
+
+
+class Limit:
+    """How long the job may run, as the program and the environment say; what they say in figures counts from now on.
+
+    UsageError where it makes no sense. Functions and schedulers are asked only once somebody wants to know.
+    """
+
+    def __init__(self, option: TimeLeftOption, clock: Clock, *, total_steps: int | None = None) -> None:
+        self.total_steps = total_steps
+        self._option = option
+        self._clock = clock
+        given = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
+        self._found = None if callable(option) else find_time_left(option, given, clock)
+
+    def find(self) -> TimeLeft | None:
+        """Whoever knows; None where nobody does."""
+        return self._found or find_time_left(self._option, os.environ, self._clock)
+
+
+class Pace:
+    """One per Checkpointer. Called with its lock held."""
+
+    def __init__(
+        self, trigger: Trigger, session: Session, *, limit: Limit, note: Callable[..., None], signs: Signs
+    ) -> None:
+        self._trigger = trigger
+        self._session = session
+        self._note = note
+        self._limit = limit
+        self._signs = signs
+        self._time_left: TimeLeft | None = None
+        self._began_s = session.clock.monotonic_s()
+        self._restored: Checkpoint | None = None
+        self._saves: list[PendingCheckpoint] = []
+        self._pacer: Pacer | None = None
+        self._notice: _Notice | None = None
+        self._last_call: LastCall | None = None
+        self.is_ending = False
+        """Whether the program, or the Checkpointer, is about to end by itself."""
+        self.end_in_step: Callable[[], object] = lambda: None
+        """Called by another thread when the time is over, and the program is in the middle of a step."""
+
+    @property
+    def ask_at(self) -> float:
+        """The step before which there is nothing to look at."""
+        return 0 if self._pacer is None else self._pacer.ask_at
+
+    def look(self, step: int, epoch: int | None, metrics: Mapping[str, object], *, writing: bool) -> Look:
+        """At the end of a step; `leave` must follow."""
+        pacer, notice = self._begun(), self._notice
+        if notice is None:
+            return pacer.look(step, epoch, metrics, writing=writing)
+        return pacer.look(step, epoch, metrics, writing=writing, stop=notice.reason, grace_s=self._grace_s())
+
+    def ask_to_stop(self, reason: str, grace_s: float | None) -> None:
+        """The next look ends the program; where none comes within the grace, the last call does."""
+        end_s = None if grace_s is None else self._session.clock.monotonic_s() + grace_s
+        self._notice = _Notice(reason, end_s)
+        if grace_s is not None:
+            self._call_last()
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether the next look will end the program."""
+        return self._notice is not None
+
+    def end_is_near(self) -> None:
+        """The program is being ended: nobody else must do it."""
+        self.is_ending = True
+        if self._last_call is not None:
+            self._last_call.close()
+
+    def peek(self, step: int, epoch: int | None, metrics: Mapping[str, object]) -> Decision:
+        """Whether a look would have a checkpoint made; nothing else happens."""
+        return self._begun().peek(step, epoch, metrics)
+
+    def leave(self, *, writing: bool) -> None:
+        """The program goes on."""
+        if self._pacer is not None:
+            self._pacer.leave(writing=writing)
+        # Not before: a look that finds the time over ends the program by itself.
+        if self._time_left is not None and self._last_call is None:
+            self._call_last()
+
+    def due_on_error(self, step: int, error: BaseException) -> Decision:
+        """Whether a checkpoint is due because that exception leaves the loop."""
+        if self._pacer is None:
+            return Decision(due=False, reason="no step was made")
+        return self._pacer.due_on_error(step, f"{type(error).__name__}: {error}")
+
+    def note_saved(self, pending: PendingCheckpoint, stall_s: float, *, epoch: int | None) -> None:
+        """A checkpoint was begun, by a step or by the program itself."""
+        self._saves = [*self._not_in_vain(), pending]
+        if self._pacer is not None:
+            self._pacer.note_saved(pending, stall_s, epoch=epoch)
+
+    def note_skipped(self) -> bool:
+        """One was due, and left out; whether it counts, because it was not left out before."""
+        return self._pacer is not None and self._pacer.note_skipped()
+
+    def note_restored(self, checkpoint: Checkpoint) -> None:
+        """The training goes on from there."""
+        self._restored = checkpoint
+        self._began_s = self._session.clock.monotonic_s()
+        self._saves = []
+        if self._pacer is not None:
+            self._tell_restored(self._pacer, checkpoint)
+
+    def lost_steps(self, step: int) -> int:
+        """How many there are since what is durable, or was restored."""
+        began = 0 if self._restored is None else self._restored.step
+        return max(0, step - max((pending.step for pending in self._saves if pending.durable), default=began))
+
+    def wait_s(self) -> float:
+        """How long may be waited at the end."""
+        left_s = self._left_s()
+        # The comparisons are such that nan is no limit.
+        return _MOST_WAIT_S if left_s is None else max(0.0, min(_MOST_WAIT_S, left_s - _EXIT_S))
+
+    def wait_for_last(self) -> None:
+        """Until the last save is durable or has failed, while the job has time left."""
+        if self._saves:
+            self._saves[-1].settle(self.wait_s())
+
+    def close(self) -> None:
+        """Tell the next attempt what was learnt, and ask nobody any more."""
+        if self._pacer is not None:
+            self._pacer.close()
+        self.end_is_near()
+        if self._time_left is not None:
+            self._time_left.close()
+
+    def _begun(self) -> Pacer:
+        if self._pacer is None:
+            session, past = self._session, Past()
+            self._time_left = self._limit.find()
+            if auto_in(self._trigger) is not None:
+                past = read_past(read_events(session.store), attempt=session.attempt)
+            self._pacer = Pacer(
+                self._trigger,
+                session.clock,
+                began_s=self._began_s,
+                note=self._note,
+                past=past,
+                time_left=self._time_left,
+                total_steps=self._limit.total_steps,
+                risk=self._signs.risk,
+                on_settled=self._signs.note_settled,
+            )
+            if self._restored is not None:
+                self._tell_restored(self._pacer, self._restored)
+        return self._pacer
+
+    def _call_last(self) -> None:
+        if self._last_call is not None:
+            self._last_call.look_again()
+            return
+        self._last_call = LastCall(self._left_s, self._need_s, lambda: self.end_in_step())
+        self._last_call.start()
+
+    def _left_s(self) -> float | None:
+        """The shortest of what the job and a notice leave."""
+        limits = [self._grace_s(), None if self._time_left is None else self._time_left.left_s()]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _grace_s(self) -> float | None:
+        notice = self._notice
+        return None if notice is None or notice.end_s is None else notice.end_s - self._session.clock.monotonic_s()
+
+    def _need_s(self) -> float:
+        return _EXIT_S + (0.0 if self._pacer is None else self._pacer.flush_s())
+
+    def _tell_restored(self, pacer: Pacer, checkpoint: Checkpoint) -> None:
+        pacer.note_restored(checkpoint.step, checkpoint.epoch, checkpoint.metrics, at_s=self._began_s)
+
+    def _not_in_vain(self) -> list[PendingCheckpoint]:
+        """Those that may still become durable, and the newest one that is."""
+        durable = [pending for pending in self._saves if pending.durable]
+        return [*durable[-1:], *(pending for pending in self._saves if not pending.settled)]

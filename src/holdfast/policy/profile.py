@@ -1,0 +1,73 @@
+"""What an attempt measured, kept in the run, so that the next one begins with it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["Profile"]
+
+_TIMES = ("step", "stall", "slow", "durable")
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Seconds of one step and of one checkpoint; None is not measured."""
+
+    step_s: float | None = None
+    stall_s: float | None = None
+    slow_s: float | None = None
+    """What one checkpoint costs through steps that are slower while it is written."""
+    slow_error_s: float = 0.0
+    """By how much that may be off: one standard error."""
+    durable_s: float | None = None
+    interval_steps: int | None = None
+    steps: int = 0
+    """How many steps, and below checkpoints, the figures rest on."""
+    saved: int = 0
+    spent_s: float = 0.0
+    """What all checkpoints of the run have cost, and below how long it has taken without; over all attempts."""
+    base_s: float = 0.0
+
+    @property
+    def cost_s(self) -> float | None:
+        """What one checkpoint takes from the training."""
+        return None if self.stall_s is None else self.stall_s + (self.slow_s or 0.0)
+
+    def to_plain(self) -> dict[str, float | int | None]:
+        """As plain values, for the journal."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    @staticmethod
+    def from_plain(plain: object) -> "Profile":
+        """What `to_plain` gave; anything else counts as not measured, for a journal may be damaged."""
+        fields: Mapping[Any, Any] = plain if isinstance(plain, Mapping) else {}
+        step_s, stall_s, slow_s, durable_s = (_seconds(fields.get(f"{name}_s")) for name in _TIMES)
+        steps, saved, interval = (_count(fields.get(name)) for name in ("steps", "saved", "interval_steps"))
+        spent_s, base_s = (_seconds(fields.get(name)) or 0.0 for name in ("spent_s", "base_s"))
+        return Profile(
+            step_s=step_s or None,
+            stall_s=stall_s,
+            slow_s=slow_s,
+            slow_error_s=_seconds(fields.get("slow_error_s")) or 0.0,
+            durable_s=durable_s,
+            interval_steps=interval or None,
+            steps=steps,
+            saved=saved,
+            spent_s=spent_s,
+            base_s=base_s,
+        )
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,119 @@
+"""One random scenario with all policies side by side, and the figures over many of them."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from holdfast.testing.hindsight import best_fixed, distance, noise_of_a_write, swings
+from holdfast.testing.scenarios import random_scenario
+from holdfast.testing.simulated_policies import CheckFreq, Every, Tuned
+from holdfast.testing.simulation import Policy, Result, simulate
+
+__all__ = ["AUTO", "BEST", "POLICIES", "Figures", "Trial", "figures", "share", "trial"]
+
+AUTO = Tuned.name
+BEST = "best fixed"
+POLICIES = (AUTO, CheckFreq.name, Every().name, BEST)
+"""The last one knows the whole scenario beforehand."""
+
+_STEADY_OF = 5
+_STEADY_FROM = 16
+_STEADY_LEAST = 32
+_NO_FAILURES_S = 1e9
+
+
+class Trial(NamedTuple):
+    """What came of one scenario."""
+
+    seed: int
+    limit: float
+    held: bool
+    """Whether the limits can be held together at all: see `hindsight.Best`."""
+    noise: float
+    """How much of the measured cost of one checkpoint is chance."""
+    distance: float | None
+    """Of the automatic interval from the best one in hindsight, as a factor; None where it had no time to settle."""
+    turns: float | None
+    """How often the automatic interval swings in a hundred checkpoints while nothing changes. Looked at in every fifth
+    scenario, and where there are enough checkpoints; else None."""
+    changes: float | None
+    """How often it changes at all, in the same hundred."""
+    results: dict[str, Result]
+
+    def of_limit(self, policy: str = AUTO) -> float:
+        """Its overhead as a fraction of the limit: above 1 is too much."""
+        return self.results[policy].overhead / self.limit
+
+
+class Figures(NamedTuple):
+    """Of one policy, over the scenarios in which the limits can be held."""
+
+    within: float
+    """In which fraction of the scenarios the overhead was within the limit."""
+    worst: float
+    """The largest overhead, as a fraction of the limit."""
+    overhead: float
+    """The mean."""
+    lost_s: float
+    """The mean work lost at a failure: the median over scenarios with failures."""
+    efficiency: float
+    """The mean."""
+
+
+def trial(seed: int, *, policies: Sequence[str] = POLICIES, tuned: Callable[[], Tuned] = Tuned) -> Trial:
+    """Run the scenario of this number."""
+    scenario = random_scenario(seed)
+    ours = tuned()
+    results = {AUTO: simulate(scenario, ours)}
+    chosen = [one for pacing in ours.pacings for one in pacing.chosen]
+    true_mtbf_s = min(scenario.mtbf_s, _NO_FAILURES_S)
+    others: dict[str, Policy] = {
+        CheckFreq.name: CheckFreq(),
+        Every().name: Every(),
+        BEST: Every(best_fixed(scenario, true_mtbf_s).interval_s),
+    }
+    results |= {name: simulate(scenario, policy) for name, policy in others.items() if name in policies}
+    steady = _steady(seed, tuned) if seed % _STEADY_OF == 0 else []
+    return Trial(
+        seed=seed,
+        limit=scenario.overhead,
+        held=best_fixed(scenario, ours.mtbf_s).held,
+        noise=noise_of_a_write(scenario),
+        distance=distance(scenario, results[AUTO], chosen),
+        turns=100 * swings(steady) / len(steady) if steady else None,
+        changes=100 * sum(one != next_one for one, next_one in pairwise(steady)) / len(steady) if steady else None,
+        results=results,
+    )
+
+
+def figures(trials: Iterable[Trial], policy: str) -> Figures:
+    """Sum up."""
+    held = [one for one in trials if one.held]
+    found = [one.results[policy] for one in held]
+    lost = sorted(result.lost_s / result.failures for result in found if result.failures)
+    return Figures(
+        within=share(one.of_limit(policy) <= 1.0 for one in held),
+        worst=max(one.of_limit(policy) for one in held),
+        overhead=sum(result.overhead for result in found) / len(found),
+        lost_s=lost[len(lost) // 2] if lost else 0.0,
+        efficiency=sum(result.efficiency for result in found) / len(found),
+    )
+
+
+def share(answers: Iterable[bool]) -> float:
+    """Which fraction of them is true; nan of none."""
+    listed = list(answers)
+    return sum(listed) / len(listed) if listed else math.nan
+
+
+def _steady(seed: int, tuned: Callable[[], Tuned]) -> list[int]:
+    """The intervals where the scenario stays as it begins, without failures and spikes; nothing of a short job."""
+    scenario = random_scenario(seed)
+    steady = scenario._replace(
+        pieces=(scenario.pieces[0]._replace(steps=scenario.steps),), mtbf_s=math.inf, spike_odds=0.0
+    )
+    ours = tuned()
+    simulate(steady, ours)
+    intervals = [interval for pacing in ours.pacings for interval, _ in pacing.chosen][_STEADY_FROM:]
+    return intervals if len(intervals) >= _STEADY_LEAST else []

@@ -1,0 +1,182 @@
+"""Signs of trouble, put together: the watch begins with the first question, and a loss that fails marks checkpoints."""
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import holdfast
+from holdfast.core.errors import StorageError, UsageError
+from holdfast.engine.outcome import PendingCheckpoint
+from holdfast.engine.signs import Signs
+from holdfast.policy.risk import CALM, SERIOUS
+from holdfast.testing import FakeClock
+
+_TIMEOUT_S = 30.0
+
+
+def _threads() -> list[str]:
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith(("holdfast-watch", "holdfast-marks"))
+    ]
+
+
+@pytest.fixture
+def checkpointer(tmp_path: Path) -> Iterator[holdfast.Checkpointer]:
+    made = holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(1)}, keep=holdfast.KEEP_ALL, clock=FakeClock())
+    yield made
+    made.close()
+
+
+def _attached(checkpointer: holdfast.Checkpointer, **options: object) -> Signs:
+    signs = Signs(**options)  # type: ignore[arg-type]
+    signs.attach(checkpointer._session)
+    return signs
+
+
+def _suspects(checkpointer: holdfast.Checkpointer) -> list[int]:
+    return [checkpoint.step for checkpoint in checkpointer.checkpoints() if checkpoint.suspect]
+
+
+def test_a_failing_loss_marks_what_was_saved_and_what_comes(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+    for step in range(1, 41):
+        signs.note_loss(step, {"loss": 1 / step}, fetch=False)
+        if step % 10 == 0:
+            checkpointer.save(step=step)
+    assert signs.suspect == ""
+
+    signs.note_loss(46, {"loss": math.nan}, fetch=False)
+    assert signs.suspect == "the loss is nan at step 46"
+    signs.note_settled(checkpointer.save(step=50))  # on its way when the loss failed
+    signs.close()
+
+    assert _suspects(checkpointer) == [40, 50]
+    assert _threads() == []
+
+
+def test_a_restore_begins_anew(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+    signs.note_loss(5, {"loss": math.inf}, fetch=False)
+
+    signs.note_restored()
+
+    assert signs.suspect == ""
+    signs.close()
+
+
+def test_a_step_counts_once_and_what_is_no_number_not_at_all(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+
+    for metrics in ({}, {"loss": None}, {"loss": "low"}, {"loss": [1.0]}, {"other": math.nan}):
+        signs.note_loss(1, metrics, fetch=True)
+    signs.note_loss(1, {"loss": 2.0}, fetch=True)
+    signs.note_loss(1, {"loss": math.nan}, fetch=True)
+
+    assert signs.suspect == ""
+
+
+@pytest.mark.parametrize("value", [math.nan, np.float32(math.nan), np.float64(math.nan), torch.tensor(math.nan)])
+def test_what_is_at_hand_is_looked_at_at_every_step(checkpointer: holdfast.Checkpointer, value: object) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+
+    signs.note_loss(1, {"loss": value}, fetch=False)
+
+    assert signs.suspect
+    signs.close()
+
+
+class OnDevice:
+    """A number that takes its time to come."""
+
+    def __init__(self) -> None:
+        self.fetched = 0
+
+    def __float__(self) -> float:
+        self.fetched += 1
+        return math.nan
+
+
+def test_what_is_elsewhere_is_fetched_only_where_that_is_asked_for(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+    value = OnDevice()
+
+    signs.note_loss(1, {"loss": value}, fetch=False)
+    assert (value.fetched, signs.suspect) == (0, "")
+
+    signs.note_loss(2, {"loss": value}, fetch=True)
+    assert (value.fetched, bool(signs.suspect)) == (1, True)
+    signs.close()
+
+
+def test_without_health_nothing_is_looked_at(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off")
+
+    signs.note_loss(1, {"loss": math.nan}, fetch=True)
+
+    assert signs.suspect == ""
+
+
+def test_the_first_question_for_the_risk_begins_the_watch_and_the_journal_hears(
+    checkpointer: holdfast.Checkpointer, tmp_path: Path
+) -> None:
+    def pump() -> str:
+        return "the pump is off"
+
+    signs = _attached(checkpointer, sensors=["off", pump])
+    assert (_threads(), dict(signs.readings())) == ([], {})
+
+    assert signs.risk() == CALM
+    assert _threads() == ["holdfast-watch"]
+    never = threading.Event()
+    for _ in range(int(_TIMEOUT_S / 0.01)):
+        if signs.readings() or never.wait(0.01):
+            break
+    signs.close()
+
+    assert _threads() == []
+    assert signs.risk() == SERIOUS
+    events = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    (sensed,) = [event for event in events if event["event"] == "sensed"]
+    del sensed["time"], sensed["attempt"]
+    assert sensed == {
+        "event": "sensed",
+        "sensor": "pump",
+        "read": "the pump is off",
+        "risk": SERIOUS,
+        "concluded": "the pump is off",
+    }
+
+
+def test_off_needs_no_thread(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off")
+
+    assert signs.risk() == CALM
+    assert _threads() == []
+    signs.note_settled(checkpointer.save(step=1))
+    signs.close()
+
+
+def test_the_sensor_of_the_storage_is_told(checkpointer: holdfast.Checkpointer) -> None:
+    signs = _attached(checkpointer, sensors=["storage"])
+    signs.risk()
+
+    for step in (1, 2):
+        failed = PendingCheckpoint(step)
+        failed.note_failed(StorageError("no space"))
+        signs.note_settled(failed)
+
+    assert signs._storage is not None
+    assert signs._storage.read().risk == SERIOUS
+    signs.close()
+
+
+@pytest.mark.parametrize("options", [{"health": ""}, {"health": 3}, {"health": True}, {"sensors": ["pumpp"]}])
+def test_bad_options_are_refused_at_once(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Signs(**options)  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""A job with a time limit stops itself in time, with everything saved, and goes on to its end when started again."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).parents[2] / "examples" / "deadline.py"
+FOREVER = 10**9
+LIMIT_S = 20.0
+PATIENCE_S = 120
+
+
+def run_job(run, steps, *options, environ=None):
+    """The status, what it printed, and how many seconds it took from the start of the process to its end."""
+    command = [sys.executable, str(JOB), str(run), "--steps", str(steps), "--step-s", "0.01", *options]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "SLURM_"))}
+    began_s = time.monotonic()
+    done = subprocess.run(
+        command,
+        env={**clean, "OMP_NUM_THREADS": "1", **(environ or {})},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines(), time.monotonic() - began_s
+
+
+def step_of(line, word):
+    assert line.startswith(f"{word} at step "), line
+    return int(line.split()[3].rstrip(","))
+
+
+def events_of(run, name):
+    events = map(json.loads, (run / "journal.jsonl").read_text().splitlines())
+    return [event for event in events if event["event"] == name]
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_job_with_a_limit_stops_itself_in_time_with_everything_saved_and_then_finishes(tmp_path, by):
+    run = tmp_path / "run"
+    options = ["--time-left", f"{LIMIT_S}"] if by == "option" else []
+    environ = {"HOLDFAST_TIME_LEFT": f"{LIMIT_S} s"} if by == "environment" else {}
+
+    status, said, took_s = run_job(run, FOREVER, *options, environ=environ)
+
+    assert status == 85
+    assert took_s < LIMIT_S
+    stopped = step_of(said[-1], "ends")
+    assert stopped > 0
+    assert events_of(run, "committed")[-1]["step"] == stopped
+    (event,) = events_of(run, "stopped")
+    assert (event["step"], event["lost_steps"]) == (stopped, 0)
+
+    status, said, _ = run_job(run, stopped + 20)
+
+    assert status == 0
+    assert step_of(said[0], "begins") == stopped
+    _, undisturbed, _ = run_job(tmp_path / "plain", stopped + 20)
+    assert said[-1] == undisturbed[-1]
+    assert said[-1].startswith("done: ")

@@ -1,0 +1,272 @@
+"""Thousands of random trainings on a fake clock: what the automatic interval costs, and how far it is from the best."""
+
+import math
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
+
+import pytest
+
+from holdfast.policy.measuring import Costs
+from holdfast.policy.tuning import Tuner
+from holdfast.testing.hindsight import best_fixed, best_here, distance, swings
+from holdfast.testing.scenarios import random_scenario
+from holdfast.testing.simulated_policies import CheckFreq, Every, Tuned
+from holdfast.testing.simulation import Piece, Scenario, simulate
+from holdfast.testing.trials import AUTO, BEST, Trial, figures, share, trial
+
+STEADY = Scenario(seed=1, pieces=(Piece(200_000, step_s=0.1, stall_s=2.0, durable_s=5.0, slow=0.0),))
+QUICK, MANY, UNSEEN = 200, 10_000, 10_000
+
+
+def run_all(count: int) -> list[Trial]:
+    # Spawned, for pytest has threads; every worker imports the package once.
+    workers = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        # Others than those that the rules were made with.
+        return list(pool.map(trial, range(UNSEEN, UNSEEN + count), chunksize=20))
+
+
+@pytest.fixture(scope="module")
+def few() -> list[Trial]:
+    return [trial(seed, policies=[AUTO]) for seed in range(QUICK)]
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Trial]:
+    return run_all(MANY)
+
+
+# The simulator itself.
+
+
+def test_a_fixed_interval_costs_what_arithmetic_says() -> None:
+    result = simulate(STEADY, Every(100.0))
+
+    # The time of the stall counts, too: every 98 s of training, and 2 of waiting.
+    assert result.saved == 204
+    assert result.overhead == pytest.approx(204 * 2.0 / 20_000)
+    assert result.efficiency == pytest.approx(1 / (1 + result.overhead))
+    assert (result.failures, result.lost_s, result.late) == (0, 0.0, 0)
+
+
+def test_slower_steps_while_writing_are_part_of_the_cost() -> None:
+    piece = STEADY.pieces[0]._replace(stall_s=0.0, durable_s=22.0, slow=0.1)
+
+    result = simulate(STEADY._replace(pieces=(piece,)), Every(100.0))
+
+    assert result.overhead == pytest.approx(2.0 / 100, rel=0.05)
+
+
+def test_failures_cost_the_work_since_the_last_durable_checkpoint() -> None:
+    frail = STEADY._replace(mtbf_s=1000.0, seed=3)
+
+    often, seldom = simulate(frail, Every(50.0)), simulate(frail, Every(500.0))
+
+    assert often.failures > 5
+    # Half of an interval in the mean, and the time to durable.
+    assert often.lost_s / often.failures == pytest.approx(30.0, rel=0.5)
+    assert seldom.lost_s / seldom.failures > 3 * often.lost_s / often.failures
+    assert often.efficiency > seldom.efficiency
+
+
+def test_a_checkpoint_that_is_due_while_another_is_written_waits() -> None:
+    result = simulate(STEADY._replace(pieces=(STEADY.pieces[0]._replace(durable_s=150.0),)), Every(100.0))
+
+    assert result.late > 100
+    assert result.saved == pytest.approx(20_000 / 150, abs=2)
+
+
+def test_a_job_that_never_gets_on_is_ended() -> None:
+    result = simulate(STEADY._replace(mtbf_s=100.0), Every(5000.0))
+
+    assert result.efficiency < 0.1
+
+
+def test_the_same_number_is_the_same_scenario_and_the_same_result() -> None:
+    assert random_scenario(7) == random_scenario(7)
+    assert random_scenario(7) != random_scenario(8)
+    assert simulate(random_scenario(7), Tuned()) == simulate(random_scenario(7), Tuned())
+
+
+def test_checkfreq_amortises_the_stall_and_adds_two_when_it_is_over() -> None:
+    result = simulate(STEADY._replace(overhead=0.05), CheckFreq())
+    slowed = STEADY.pieces[0]._replace(slow=0.5)
+    over = simulate(STEADY._replace(overhead=0.05, pieces=(slowed,)), CheckFreq())
+
+    assert {steps for _, steps, _ in result.intervals[1:]} == {400}
+    grown = [steps for _, steps, _ in over.intervals[1:]]
+    assert grown == sorted(grown)
+    assert {b - a for a, b in pairwise(grown)} <= {0, 2}
+
+
+# Hindsight.
+
+
+def test_the_best_interval_is_what_the_rules_ask_for() -> None:
+    best = best_fixed(STEADY._replace(overhead=0.01), mtbf_s=1e4)
+
+    assert best.overhead_s == pytest.approx(2.0 / 0.01)
+    assert best.failures_s == pytest.approx(math.sqrt(2 * 2.0 * 1e4), rel=0.02)
+    assert best.interval_s == pytest.approx(200.0, abs=0.2)
+    assert best_here(STEADY._replace(overhead=0.01), 5, 1e4) == 2000
+
+
+def test_no_other_fixed_interval_that_keeps_the_rules_is_more_efficient() -> None:
+    frail = STEADY._replace(mtbf_s=3600.0, pieces=(STEADY.pieces[0]._replace(steps=10**7),), overhead=0.1)
+    best_s = best_fixed(frail, 3600.0).interval_s
+
+    found = {factor: simulate(frail, Every(best_s * factor)).efficiency for factor in (0.4, 1.0, 2.5)}
+
+    assert max(found, key=lambda factor: found[factor]) == 1.0
+
+
+def test_what_cannot_be_held_together_is_known() -> None:
+    assert best_fixed(STEADY._replace(lose_at_most_s=600.0), 1e6).held
+    assert not best_fixed(STEADY._replace(lose_at_most_s=40.0), 1e6).held
+    assert not best_fixed(STEADY._replace(lose_at_most_s=4.0), 1e6).held
+
+
+def test_swings_are_turns_of_more_than_a_tenth() -> None:
+    assert swings([100] * 50) == 0
+    assert swings([100, 105, 100, 105, 98]) == 0
+    assert swings([100, 200, 300, 400]) == 0
+    assert swings([100, 200, 100, 200]) == 2
+    assert swings([100, 108, 118, 110, 104, 95]) == 1
+    assert swings([]) == 0
+
+
+def test_the_distance_does_not_let_too_short_make_up_for_too_long() -> None:
+    steady = STEADY._replace(overhead=0.01)
+    result = simulate(steady, Every(200.0))
+    chosen = [(2000, 1e4)] * result.saved
+    wild = [(1000 if i % 2 else 4000, 1e4) for i in range(result.saved)]
+
+    assert distance(steady, result, chosen) == pytest.approx(1.0, abs=0.01)
+    assert distance(steady, result, wild) == pytest.approx(2.0, abs=0.01)
+
+
+# The automatic interval: a few hundred here, ten thousand below.
+
+
+def check_overhead(trials: list[Trial]) -> None:
+    found = figures(trials, AUTO)
+
+    assert found.within >= 0.99
+    # Not all: where `lose_at_most` leaves hardly any room it wins, and in a short job one dear checkpoint is too many.
+    assert share(one.of_limit() <= 1.2 for one in trials if one.held) >= 0.998
+
+
+def check_closeness(trials: list[Trial]) -> None:
+    scored = [one for one in trials if one.held and one.distance is not None]
+
+    # Where one write tells what it costs, more or less. Where it does not, the slow-down drowns in the noise of the
+    # steps, and nobody could do better; those are counted, too.
+    assert share(one.distance <= 1.25 for one in scored if one.noise <= 0.5 and one.distance) >= 0.9
+    assert share(one.distance <= 1.25 for one in scored if one.distance) >= 0.68
+
+
+def check_calm(trials: list[Trial]) -> None:
+    turns = [one.turns for one in trials if one.turns is not None]
+
+    changes = [one.changes for one in trials if one.changes is not None]
+
+    assert share(one <= 10 for one in turns) >= 0.9
+    assert sorted(turns)[len(turns) // 2] <= 1
+    assert sorted(changes)[len(changes) // 2] <= 8
+
+
+def test_the_overhead_is_within_the_limit(few: list[Trial]) -> None:
+    check_overhead(few)
+
+
+def test_the_interval_is_near_the_best_one_in_hindsight(few: list[Trial]) -> None:
+    check_closeness(few)
+
+
+def test_the_interval_does_not_swing_while_nothing_changes(few: list[Trial]) -> None:
+    check_calm(few)
+
+
+def test_lose_at_most_is_held_where_it_can_be() -> None:
+    over = []
+    for seed in range(QUICK):
+        scenario = random_scenario(seed)._replace(spike_odds=0.0)
+        if scenario.lose_at_most_s is None or not best_fixed(scenario, 1e9).held:
+            continue
+        result = simulate(scenario, Tuned())
+        # A pause for an evaluation is one step for whoever can only save between steps; so is a long step. What is left
+        # are first checkpoints, which take up to three times as long, and storage that becomes slower.
+        slack_s = scenario.pause_s + 2 * max(p.step_s for p in scenario.pieces) + scenario.compile_s
+        over.append((result.longest_s - slack_s) / scenario.lose_at_most_s)
+
+    assert len(over) > 50
+    assert share(one <= 1.1 for one in over) >= 0.9
+    assert sorted(over)[len(over) // 2] <= 0.9
+
+
+@pytest.mark.slow
+def test_ten_thousand_scenarios(many: list[Trial]) -> None:
+    check_overhead(many)
+    check_closeness(many)
+    check_calm(many)
+
+
+@pytest.mark.slow
+def test_ten_thousand_scenarios_side_by_side(many: list[Trial]) -> None:
+    ours, checkfreq, ten_minutes, best = (figures(many, name) for name in many[0].results)
+
+    assert checkfreq.within < ours.within > ten_minutes.within
+    assert checkfreq.efficiency < ours.efficiency > ten_minutes.efficiency
+    assert ours.lost_s < ten_minutes.lost_s
+    assert best.efficiency - ours.efficiency <= 0.005
+    assert list(many[0].results)[-1] == BEST
+
+
+# Tuners that are broken, to see that the checks above can fail.
+
+
+class IgnoresSlowing(Tuner):
+    """Stalls are all it counts."""
+
+    def note_steps(self, count: int, seconds: float, *, writing: bool) -> None:
+        super().note_steps(count, (self.step_s or seconds / count) * count if writing else seconds, writing=writing)
+
+
+class FollowsEveryWind(Tuner):
+    """No hysteresis."""
+
+    def _settle(self, wishes: object) -> None:
+        self._held = None
+        super()._settle(wishes)  # type: ignore[arg-type]
+
+
+class SpendsTwice(Tuner):
+    """Believes that checkpoints cost half of what they do."""
+
+    def note_saved(self, stall_s: float) -> None:
+        super().note_saved(stall_s / 2)
+
+
+def trials_of(tuner: type[Tuner]) -> list[Trial]:
+    return [trial(seed, policies=[AUTO], tuned=lambda: Tuned(tuner)) for seed in range(QUICK)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tuner", "check"),
+    [(IgnoresSlowing, check_overhead), (SpendsTwice, check_overhead), (FollowsEveryWind, check_calm)],
+)
+def test_a_broken_tuner_is_noticed(tuner: type[Tuner], check: object) -> None:
+    with pytest.raises(AssertionError):
+        check(trials_of(tuner))  # type: ignore[operator]
+
+
+def test_costs_are_never_negative() -> None:
+    for seed in range(10):
+        ours = Tuned()
+        simulate(random_scenario(seed), ours)
+        costs: Costs = ours.pacings[-1].tuner._costs
+        assert costs.spent_s >= 0
+        assert costs.careful_s >= 0
