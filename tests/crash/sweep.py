@@ -245,7 +245,8 @@ def _run_one(scenario: _Scenario, template: Path, fault: FaultKind, number: int)
         path = str(scratch / "at" / "run")
         with scenario.arenas(scratch / "at"), quiet():
             lines = listen(*start(lambda tell: _live(scenario, _ForgetfulFiles(plan=[fault.at(number)]), path, tell)))
-            if fault.kill and lines[-1:] == ["end"]:
+            # With an agent two threads make calls, now one more, now one less: the last one may not come again.
+            if fault.kill and lines[-1:] == ["end"] and not scenario.agent:
                 lines.append("problem the process was not killed")
             problems = [line.partition(" ")[2] for line in lines if line.startswith("problem ")]
             acknowledged = [int(line.split()[1]) for line in lines if line.startswith("ack ")]
