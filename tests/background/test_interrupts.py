@@ -41,14 +41,16 @@ class Interrupt:
 
     def __init__(self, count: int) -> None:
         self._left = count
+        self._before: Any = None
         self.where = ""
 
     def __enter__(self) -> "Interrupt":
+        self._before = sys.gettrace()  # that of a coverage measurement, which would be over
         sys.settrace(self._enter)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        sys.settrace(None)
+        sys.settrace(self._before)
         return kind is KeyboardInterrupt
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> Any:

@@ -41,6 +41,23 @@ def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
     assert 0 < finished_when_raised < 100
 
 
+def test_an_interrupt_is_not_lost_behind_a_fault_that_another_thread_found_before():
+    main, failed = threading.current_thread(), threading.Event()
+
+    def work(next_index):
+        next_index()
+        if threading.current_thread() is main:
+            assert failed.wait(timeout=10)
+            raise KeyboardInterrupt
+        try:
+            raise OSError("broken")
+        finally:
+            failed.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_workers(work, 100, 2)
+
+
 def _collect(count, workers, *, fill=None, use=None):
     """What run_in_order makes of indices, with a look at the order of use."""
     used = []

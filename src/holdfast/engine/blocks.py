@@ -92,7 +92,7 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
     ]
     try:
         _start(threads)
-        guarded()  # to wait for others would take as long
+        guarded()  # rather than only wait for them
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
@@ -104,7 +104,8 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
                 thread.join()
         raise
     if failures:
-        raise failures[0]
+        # Ctrl-C in this thread must not be lost behind a fault that another one found before.
+        raise next((failure for failure in failures if not isinstance(failure, Exception)), failures[0])
 
 
 def run_in_order(
