@@ -87,7 +87,7 @@ class TestEvery:
             ("5 s", [5, 10]),
             ("0:00:05", [5, 10]),
             (timedelta(seconds=5), [5, 10]),
-            (lambda moment: moment.step in (3, 7), [3, 7]),
+            pytest.param(lambda moment: moment.step in (3, 7), [3, 7], id="a function"),
             (holdfast.when(lambda moment: "third" if moment.step == 3 else ""), [3]),
             (holdfast.every(steps=6) | holdfast.every(steps=4), [4, 6, 8, 12]),
             (holdfast.never(), []),

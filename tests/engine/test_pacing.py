@@ -138,7 +138,9 @@ def alternating(step: int) -> float:
 
 
 class TestLooks:
-    @pytest.mark.parametrize("step_s", [1e-6, 1e-3, 0.03, 2.0, 4000.0, alternating], ids=str)
+    @pytest.mark.parametrize(
+        "step_s", [1e-6, 1e-3, 0.03, 2.0, 4000.0, pytest.param(alternating, id="alternating")], ids=str
+    )
     @pytest.mark.parametrize(
         "trigger",
         [
@@ -333,7 +335,9 @@ class TestMetrics:
 
         assert loop.saved == [1, 3, 5]
 
-    @pytest.mark.parametrize("bad", ["text", None, torch.zeros(3), object(), math.nan, 10**400, [1.0]], ids=repr)
+    @pytest.mark.parametrize(
+        "bad", ["text", None, torch.zeros(3), pytest.param(object(), id="object"), math.nan, 10**400, [1.0]], ids=repr
+    )
     def test_what_is_no_number_is_never_the_best_and_ends_nothing(self, bad):
         loop = Loop(on_best("loss")).run(4, loss=lambda step: bad if step % 2 else 1 / step)
 
