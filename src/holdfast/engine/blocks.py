@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from holdfast.core.limits import BLOCK_BYTES
+from holdfast.engine.crew import Crew
 
 __all__ = ["BlockPool", "run_in_order", "run_workers"]
 
@@ -87,21 +88,15 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
     if min(count, workers) <= 1:
         work(next_index)
         return
-    threads = [
-        threading.Thread(target=guarded, name="holdfast-io", daemon=True) for _ in range(min(count, workers) - 1)
-    ]
+    crew = Crew()
     try:
-        _start(threads)
+        crew.call(guarded, min(count, workers) - 1)
         guarded()  # rather than only wait for them
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        crew.dismiss()
     except BaseException as interruption:
         # Ctrl-C: the caller closes the file next, and nobody may write to its number after that.
         failures.append(interruption)
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        crew.dismiss()
         raise
     if failures:
         # Ctrl-C in this thread must not be lost behind a fault that another one found before.
@@ -130,33 +125,16 @@ def run_in_order(
         return
     with ExitStack() as blocks:
         belt = _Belt([blocks.enter_context(pool.block()) for _ in range(min(count, fillers + 1 + _AHEAD))], count)
-        threads = [
-            threading.Thread(target=belt.fill_all, args=(fill,), name="holdfast-io", daemon=True)
-            for _ in range(fillers)
-        ]
+        crew = Crew()
         try:
-            if _start(threads):
-                belt.use_all(use)
-            else:
-                belt.fill_and_use_all(fill, use)
+            crew.call(lambda: belt.fill_all(fill), fillers)
+            belt.use_all(fill, use)
         except BaseException:
             # Ctrl-C, a failed write: nobody may touch the blocks after they went back to the pool.
             belt.stop()
             raise
         finally:
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-
-
-def _start(threads: list[threading.Thread]) -> bool:
-    """Start as many as can be had; whether that is one at least. Fewer do the same work."""
-    for number, thread in enumerate(threads):
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads
-            return number > 0
-    return True
+            crew.dismiss()
 
 
 def _give_way() -> None:
@@ -172,14 +150,17 @@ def _give_way() -> None:
 
 
 class _Belt:
-    """Hands free blocks to fillers and filled ones, in order, to their user."""
+    """Hands free blocks to fillers and filled ones, in order, to their user.
+
+    Where memory is short, a filler may die at any place that needs some. What it has taken is marked by then as filled,
+    or as failed: else its user would wait for ever.
+    """
 
     def __init__(self, blocks: list[memoryview], count: int) -> None:
         self._free = blocks
         self._count = count
         self._next = 0
-        self._filled: dict[int, tuple[memoryview, memoryview]] = {}
-        self._unfilled: dict[int, BaseException] = {}
+        self._filled: list[tuple[memoryview, memoryview] | BaseException | None] = [None] * count
         self._is_stopped = False
         self._changed = threading.Condition()
 
@@ -188,32 +169,30 @@ class _Belt:
         _give_way()
         while (task := self._take()) is not None:
             index, block = task
+            filled: tuple[memoryview, memoryview] | BaseException
             try:
                 filled = block, fill(index, block)
             except BaseException as error:  # noqa: BLE001  raised again by use_all
-                with self._changed:
-                    self._unfilled[index] = error
-                    self._changed.notify_all()
-                return
+                filled = error
             with self._changed:
                 self._filled[index] = filled
+                self._is_stopped = self._is_stopped or isinstance(filled, BaseException)
                 self._changed.notify_all()
 
-    def fill_and_use_all(
-        self, fill: Callable[[int, memoryview], memoryview], use: Callable[[int, memoryview], None]
-    ) -> None:
-        """Without other threads: one after the other."""
-        for index in range(self._count):
-            use(index, fill(index, self._free[0]))
-
-    def use_all(self, use: Callable[[int, memoryview], None]) -> None:
+    def use_all(self, fill: Callable[[int, memoryview], memoryview], use: Callable[[int, memoryview], None]) -> None:
+        """Where nobody has begun to fill the next one, there may be nobody who could: then it is filled here."""
         for index in range(self._count):
             with self._changed:
-                # Those before one that could not be filled are used, so that what was done does not depend on chance.
-                self._changed.wait_for(lambda: index in self._filled or index in self._unfilled)  # noqa: B023
-                if index in self._unfilled:
-                    raise self._unfilled[index]
-                block, data = self._filled.pop(index)
+                own = None if self._next > index else self._pick()[1]
+                if own is None:
+                    self._changed.wait_for(lambda: self._filled[index] is not None)  # noqa: B023
+            filled = self._filled[index] if own is None else (own, fill(index, own))
+            # Those before one that could not be filled were used, so that what was done does not depend on chance.
+            if isinstance(filled, BaseException):
+                raise filled
+            assert filled is not None
+            block, data = filled
+            self._filled[index] = None  # the view of the block is let go
             use(index, data)
             with self._changed:
                 self._free.append(block)
@@ -225,13 +204,17 @@ class _Belt:
             self._changed.notify_all()
 
     def _has_ended(self) -> bool:
-        return self._is_stopped or bool(self._unfilled) or self._next == self._count
+        return self._is_stopped or self._next == self._count
 
     def _take(self) -> tuple[int, memoryview] | None:
-        """The next index with a block of its own: the lowest index that is not filled always has one."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended() or self._free)
-            if self._has_ended():
-                return None
-            self._next += 1
-            return self._next - 1, self._free.pop()
+            return None if self._has_ended() else self._pick()
+
+    def _pick(self) -> tuple[int, memoryview]:
+        """The next index with a block of its own: the lowest index that is not filled always has one."""
+        picked, following = (self._next, self._free[-1]), self._next + 1
+        # From here on nothing needs memory.
+        self._free.pop()
+        self._next = following
+        return picked
