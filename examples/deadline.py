@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--time-left", help='how long it may run from now on: seconds, or "1 min"')
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--step-s", type=float, default=0.1, help="what a step takes at least")
+    parser.add_argument("--first-step-s", type=float, default=0.0, help="what the first one takes, as if it compiled")
     arguments = parser.parse_args()
     # Why it stops is in the log.
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -40,6 +41,7 @@ def main() -> None:
     with holdfast.Checkpointer(arguments.run, state, time_left=arguments.time_left) as ckpt:
         restored = ckpt.restore()
         step = 0 if restored is None else restored.step
+        time.sleep(arguments.first_step_s)
         print(f"begins at step {step}", flush=True)
         try:
             while step < arguments.steps:

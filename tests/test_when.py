@@ -416,7 +416,7 @@ class TestTimeLeft:
     def test_the_time_counts_from_when_it_was_given(self, run, clock):
         with pytest.raises(SystemExit) as caught:
             with open_run(run, every=None, time_left="100 s", clock=clock) as ckpt:
-                clock.advance(90)
+                clock.advance(95)
                 train(ckpt, 5, clock)
 
         assert caught.value.code == RESTART_STATUS

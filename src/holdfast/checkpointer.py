@@ -4,6 +4,7 @@ import errno
 import logging
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -174,6 +175,7 @@ class Checkpointer:
             on_failure=self._report_background_failure,
         )
         finish_at_exit(self._finish)
+        self._pace.watch_limit()
 
     @property
     def attempt(self) -> int:
@@ -383,7 +385,8 @@ class Checkpointer:
                 lambda note: self.save(step=self._steps, note=note, tags=("error",)),
             )
         try:
-            self._close(clean=error is None)
+            # Ctrl-C and sys.exit() are wanted.
+            self._close(clean=error is None, error=type(error).__name__ if isinstance(error, Exception) else "")
         except SaveFailedError as failure:
             if error is None:
                 raise
@@ -391,8 +394,12 @@ class Checkpointer:
             _log.error("%s", failure)
 
     def _finish(self) -> None:
-        """At the end of a program that did not close it: nobody knows whether the attempt ended as it should."""
-        self._close(clean=False)
+        """At the end of a program that did not close it: nobody knows whether the attempt ended as it should.
+
+        Only an exception that nobody caught, which Python keeps for debuggers, tells that it did not.
+        """
+        raised: type[BaseException] | None = getattr(sys, "last_type", None)
+        self._close(clean=False, error=raised.__name__ if raised is not None and issubclass(raised, Exception) else "")
 
     def _look(self, epoch: int | None, metrics: Mapping[str, object]) -> PendingCheckpoint | None:
         """At the end of a step: save if that is due, and stop if the job's time is over."""
@@ -428,7 +435,7 @@ class Checkpointer:
             if is_held:
                 self._lock.release()
 
-    def _close(self, *, clean: bool, within_s: float = math.inf) -> None:
+    def _close(self, *, clean: bool, error: str = "", within_s: float = math.inf) -> None:
         if os.getpid() != self._pid:
             return  # it is the parent's, and so may be the lock
         with self._lock:
@@ -445,7 +452,7 @@ class Checkpointer:
             if self._stager is None or self._stager.close(within_s):
                 if self._recall is not None:
                     self._recall.remove_old_arenas()
-                self._session.journal.record("closed", clean=clean)
+                self._session.journal.record("closed", clean=clean, error=error)
             self._signs.close()
             self._session.close()
             self._provenance()  # no child process stays behind

@@ -28,6 +28,7 @@ def test_an_attempt_that_says_nothing_of_its_end_was_killed():
 def test_an_attempt_that_says_so_was_closed_or_stopped_itself_or_just_ended():
     assert _endings(_attempt(0), _event("closed", 9, clean=True)) == [Ending.CLOSED]
     assert _endings(_attempt(0), _event("closed", 9, clean=False)) == [Ending.LEFT]
+    assert _endings(_attempt(0), _event("closed", 9, clean=False, error="ValueError")) == [Ending.RAISED]
     assert _endings(_attempt(0), _event("stopped", 9), _event("closed", 9, clean=False)) == [Ending.STOPPED]
 
 

@@ -47,9 +47,14 @@ class TestLifetimes:
         assert read_past(events, attempt=2).lifetimes == (Lifetime(91, False),)
 
     def test_one_that_an_exception_ended_failed(self):
-        events = attempt(1, 0, (60, *SAVED), (100, *LEFT))
+        events = attempt(1, 0, (60, *SAVED), (100, "closed", {"clean": False, "error": "ValueError"}))
 
         assert read_past(events, attempt=2).lifetimes == (Lifetime(100, True),)
+
+    def test_one_that_was_not_closed_and_came_to_its_end_did_not(self):
+        events = attempt(1, 0, (60, *SAVED), (100, *LEFT))
+
+        assert read_past(events, attempt=2).lifetimes == (Lifetime(100, False),)
 
     def test_one_that_went_back_did_not_fail(self):
         events = attempt(1, 0, (60, *SAVED), (70, "restoring", {"step": 3}))

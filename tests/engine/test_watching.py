@@ -17,6 +17,7 @@ class Sensor:
 
     def __init__(self, name: str, *readings: Reading | Exception) -> None:
         self.name = name
+        self.is_urgent = False
         self.readings = list(readings) or [Reading("nothing")]
         self.asked = 0
         self.free = threading.Event()
@@ -209,3 +210,16 @@ def test_a_forked_child_has_no_watch_of_its_own(watches: list[Watch]) -> None:
 
     assert os.waitpid(child, 0)[1] == 0
     assert [thread.name for thread in threading.enumerate()].count("holdfast-watch") == 1
+
+
+def test_one_that_is_urgent_is_asked_more_often(watches: list[Watch]) -> None:
+    usual, urgent, told = Sensor("usual"), Sensor("urgent"), Told()
+    urgent.is_urgent = True
+    watch = Watch([usual, urgent], told, period_s=0.5)
+    watches.append(watch)
+
+    watch.start()
+    told.wait_for(lambda: urgent.asked >= 11)
+
+    # At the first of five looks both are asked: of eleven looks, at three.
+    assert 2 <= usual.asked <= 4

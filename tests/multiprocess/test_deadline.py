@@ -64,3 +64,24 @@ def test_a_job_with_a_limit_stops_itself_in_time_with_everything_saved_and_then_
     _, undisturbed, _ = run_job(tmp_path / "plain", stopped + 20)
     assert said[-1] == undisturbed[-1]
     assert said[-1].startswith("done: ")
+
+
+def test_a_first_step_that_takes_longer_than_the_limit_is_ended_in_time(tmp_path):
+    run = tmp_path / "run"
+
+    status, _, took_s = run_job(run, FOREVER, "--time-left", "8", "--first-step-s", "600")
+
+    assert status == 85
+    assert took_s < PATIENCE_S
+    (event,) = events_of(run, "stopped")
+    assert (event["step"], event["lost_steps"]) == (0, 0)
+    assert "in the middle of a step" in event["why"]
+
+
+def test_a_short_job_makes_more_than_one_step(tmp_path):
+    run = tmp_path / "run"
+
+    status, said, _ = run_job(run, FOREVER, "--time-left", "12")
+
+    assert status == 85
+    assert step_of(said[-1], "ends") > 10

@@ -90,3 +90,36 @@ def test_what_is_no_time_is_refused_as_grace(tmp_path):
         for grace in (-1, float("nan"), "soon"):
             with pytest.raises(holdfast.UsageError, match="grace_s"):
                 ckpt.stop("test", grace_s=grace)
+
+
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        ("", ""),
+        ("sys.exit(3)", ""),
+        ("raise KeyboardInterrupt", ""),
+        ("raise ValueError('a bad batch')", "ValueError"),
+    ],
+)
+@pytest.mark.parametrize("begins", ["ckpt = open_run()", "with open_run() as ckpt:"])
+def test_the_journal_knows_whether_an_exception_ended_the_program(tmp_path, begins, ends, error):
+    run = tmp_path / "run"
+    program = textwrap.dedent(
+        """
+        import sys
+        import numpy as np
+        import holdfast
+
+        def open_run():
+            return holdfast.Checkpointer(sys.argv[1], {"w": np.zeros(10)}, background="off")
+
+        """
+    )
+    program += begins + "\n" + textwrap.indent(f"ckpt.save(step=1)\n{ends}\n", "    " if "with" in begins else "")
+
+    subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, timeout=DEADLINE_S, check=False)
+
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    (closed,) = (event for event in events if event["event"] == "closed")
+    assert closed["error"] == error
+    assert closed["clean"] is ("with" in begins and not ends)

@@ -30,6 +30,7 @@ class Ending:
     CLOSED = "closed"
     STOPPED = "stopped itself"
     LEFT = "ended without close()"
+    RAISED = "ended by an exception"
     ROLLED_BACK = "rolled back"
     KILLED = "killed"
     UNKNOWN = "unknown"
@@ -219,8 +220,10 @@ def _ending(group: Sequence[Event], following: Sequence[Event] | None) -> str:
     if "stopped" in kinds:
         return Ending.STOPPED
     if "closed" in kinds:
-        clean = next(event.get("clean") for event in reversed(group) if event.get("event") == "closed")
-        return Ending.CLOSED if clean is True else Ending.LEFT
+        closed = next(event for event in reversed(group) if event.get("event") == "closed")
+        if closed.get("clean") is True:
+            return Ending.CLOSED
+        return Ending.RAISED if closed.get("error") else Ending.LEFT
     if following is not None and _is_rollback(group, following):
         return Ending.ROLLED_BACK
     return Ending.KILLED

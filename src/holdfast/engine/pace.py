@@ -25,6 +25,9 @@ __all__ = ["Limit", "Pace"]
 # At the end of a job: for a storage that is slow, and for the end of the process.
 _MOST_WAIT_S = 600.0
 _EXIT_S = 1.0
+# In the middle of a step: a limit is not given to the second, as a time of grace is; but may be short.
+_LIMIT_EXIT_S = 3.0
+_LIMIT_EXIT_SHARE = 0.1
 
 
 class _Notice(NamedTuple):
@@ -47,6 +50,8 @@ class Limit:
         self._clock = clock
         given = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
         self._found = None if callable(option) else find_time_left(option, given, clock)
+        self.is_given = self._found is not None
+        """Whether it was given in figures; else a function or a scheduler may know, and is asked at the first step."""
 
     def find(self) -> TimeLeft | None:
         """Whoever knows; None where nobody does."""
@@ -71,10 +76,20 @@ class Pace:
         self._pacer: Pacer | None = None
         self._notice: _Notice | None = None
         self._last_call: LastCall | None = None
+        self._limit_exit_s = _LIMIT_EXIT_S
         self.is_ending = False
         """Whether the program, or the Checkpointer, is about to end by itself."""
         self.end_in_step: Callable[[], object] = lambda: None
         """Called by another thread when the time is over, and the program is in the middle of a step."""
+
+    def watch_limit(self) -> None:
+        """Where a limit was given, it holds from now on: the first step may take longer than all of it."""
+        if self._limit.is_given:
+            self._time_left = self._limit.find()
+            left_s = None if self._time_left is None else self._time_left.left_s()
+            # One that is over already is for the first look to see, which ends the program as usual.
+            if left_s is None or left_s > 0:
+                self._call_last()
 
     @property
     def ask_at(self) -> float:
@@ -169,7 +184,7 @@ class Pace:
     def _begun(self) -> Pacer:
         if self._pacer is None:
             session, past = self._session, Past()
-            self._time_left = self._limit.find()
+            self._time_left = self._time_left or self._limit.find()
             if auto_in(self._trigger) is not None:
                 past = read_past(read_events(session.store), attempt=session.attempt)
             self._pacer = Pacer(
@@ -191,7 +206,10 @@ class Pace:
         if self._last_call is not None:
             self._last_call.look_again()
             return
-        self._last_call = LastCall(self._left_s, self._need_s, lambda: self.end_in_step())
+        left_s = None if self._time_left is None else self._time_left.left_s()
+        if left_s is not None and left_s > 0:
+            self._limit_exit_s = min(_LIMIT_EXIT_S, _LIMIT_EXIT_SHARE * left_s)
+        self._last_call = LastCall(self._left_in_step_s, self._need_s, lambda: self.end_in_step())
         self._last_call.start()
 
     def _left_s(self) -> float | None:
@@ -199,12 +217,18 @@ class Pace:
         limits = [self._grace_s(), None if self._time_left is None else self._time_left.left_s()]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def _left_in_step_s(self) -> float | None:
+        """Until a program that is in the middle of a step has to end."""
+        grace_s, left_s = self._grace_s(), None if self._time_left is None else self._time_left.left_s()
+        limits = ((grace_s, _EXIT_S), (left_s, self._limit_exit_s))
+        return min((limit_s - exit_s for limit_s, exit_s in limits if limit_s is not None), default=None)
+
     def _grace_s(self) -> float | None:
         notice = self._notice
         return None if notice is None or notice.end_s is None else notice.end_s - self._session.clock.monotonic_s()
 
     def _need_s(self) -> float:
-        return _EXIT_S + (0.0 if self._pacer is None else self._pacer.flush_s())
+        return 0.0 if self._pacer is None else self._pacer.flush_s()
 
     def _tell_restored(self, pacer: Pacer, checkpoint: Checkpoint) -> None:
         pacer.note_restored(checkpoint.step, checkpoint.epoch, checkpoint.metrics, at_s=self._began_s)

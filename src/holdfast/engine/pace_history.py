@@ -57,5 +57,5 @@ def read_past(events: Iterable[Event], *, attempt: int) -> Past:
 
 
 def _failed(attempt: Attempt) -> bool:
-    """Whether work was lost. One that ended without close() was followed by another: it was not done."""
-    return attempt.ending in (Ending.KILLED, Ending.LEFT)
+    """Whether something went wrong. A program that ends without close(), and without an exception, is done."""
+    return attempt.ending in (Ending.KILLED, Ending.RAISED)

@@ -145,6 +145,11 @@ class Report(NamedTuple):
         return sum(attempt.ending == Ending.LEFT for attempt in self.attempts)
 
     @property
+    def raised(self) -> int:
+        """The attempts that an exception ended."""
+        return sum(attempt.ending == Ending.RAISED for attempt in self.attempts)
+
+    @property
     def overhead_all(self) -> float | None:
         """What checkpoints cost in all attempts, each as far as it was measured."""
         began_s = {attempt.number: attempt.at_s for attempt in self.attempts}

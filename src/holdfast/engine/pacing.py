@@ -115,6 +115,7 @@ class Pacer:
         self._left_out: Moment | None = None
         self._told: tuple[int | None, str, int] = (None, "", 0)
         self._told_end: tuple[Action, float] | None = None
+        self._whole_s: float | None = None
         self.saved = 0
         self.skipped = 0
         self.ask_at: float = 0
@@ -300,8 +301,16 @@ class Pacer:
     def _ending(self, step: int, left_s: float | None) -> Ending | None:
         if self._time_left is None:
             return None
-        steps_left = self._steps_left(step)
-        return decide_end(left_s, costs=self._costs(), steps=self._steps, steps_left=steps_left, margin=self._margin)
+        if self._whole_s is None and left_s is not None and not math.isnan(left_s):
+            self._whole_s = left_s
+        return decide_end(
+            left_s,
+            costs=self._costs(),
+            steps=self._steps,
+            steps_left=self._steps_left(step),
+            margin=self._margin,
+            whole_s=math.inf if self._whole_s is None else self._whole_s,
+        )
 
     def _asked_to_end(self, step: int, stop: str, grace_s: float | None) -> Ending:
         if grace_s is None:

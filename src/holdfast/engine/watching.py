@@ -19,7 +19,7 @@ __all__ = ["OnChange", "Watch"]
 _log = logging.getLogger("holdfast")
 
 _PERIOD_S = 10.0
-_FASTER = 5.0
+_FASTER = 5
 _FIRST_S = 1.0
 _PATIENCE_S = 5.0
 _CLOSE_S = 1.0
@@ -29,7 +29,10 @@ OnChange = Callable[[str, Reading], None]
 
 
 class Watch:
-    """Asks every `period_s` seconds, five times as often while there is a risk. `start` begins it, `close` ends it."""
+    """Asks every `period_s` seconds, five times as often while there is a risk. `start` begins it, `close` ends it.
+
+    A sensor whose `is_urgent` is true is always asked that often: what it sees leaves little time.
+    """
 
     def __init__(
         self,
@@ -96,16 +99,18 @@ class Watch:
     def _work(self, running: "_Round", first_s: float, trouble: str) -> None:
         if trouble:
             self._tell_of_trouble(running, trouble)
-        wait_s = first_s
+        wait_s, looks = first_s, 0
         while not running.stop.wait(wait_s):
-            self._look(running)
-            wait_s = self._period_s / _FASTER if self._risk > CALM else self._period_s
+            self._look(running, urgent_only=self._risk <= CALM and looks % _FASTER > 0)
+            wait_s, looks = self._period_s / _FASTER, looks + 1
         if self._round is running:
             for sensor in self._sensors:
                 _close_quietly(sensor)
 
-    def _look(self, running: "_Round") -> None:
+    def _look(self, running: "_Round", *, urgent_only: bool = False) -> None:
         for sensor in list(self._sensors):
+            if urgent_only and not getattr(sensor, "is_urgent", False):
+                continue
             running.busy_with(sensor.name)
             reading: Reading | None = None
             why = ""

@@ -35,8 +35,12 @@ class Auto(Trigger):
             return Decision(due=False, reason="no step since the last checkpoint", ask_at=moment.since_step + 1)
         interval = moment.interval_steps
         if interval is None:
-            ask_at = moment.step + self._steps_to_first(moment)
-            return Decision(due=False, reason="the first steps are being measured", ask_at=ask_at)
+            if moment.saved_step is not None:
+                # Whoever asks does so again now and then, by the clock.
+                ahead, reason = _LOOK_AHEAD_STEPS, "what the first checkpoint costs is being measured"
+            else:
+                ahead, reason = self._steps_to_first(moment), "the first steps are being measured"
+            return Decision(due=False, reason=reason, ask_at=moment.step + ahead)
         if done >= interval:
             return Decision(due=True, reason=f"{done} steps since the last checkpoint (auto: every {interval})")
         passed_s = moment.now_s - moment.since_s

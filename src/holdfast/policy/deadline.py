@@ -15,7 +15,8 @@ __all__ = ["Action", "Costs", "Ending", "Margin", "StepTimes", "decide_end", "de
 _EXIT_S = 5.0
 """From the durable checkpoint to the end of the process: devices and threads are closed, the scheduler notices."""
 _UNKNOWN_SAVE_S = 30.0
-"""What a checkpoint is taken to cost before the first one was made."""
+"""What a checkpoint is taken to cost before the first one was made, but no more than a part of the whole time."""
+_UNKNOWN_SHARE = 0.25
 _STEP_MARGIN = 1.25
 """A step may take so many times the longest one so far."""
 _MEMORY = 30
@@ -125,10 +126,12 @@ def decide_end(
     steps: StepTimes = StepTimes(),  # noqa: B008  a frozen value
     steps_left: int | None = None,
     margin: Margin = Margin(),  # noqa: B008  a frozen value
+    whole_s: float = math.inf,
 ) -> Ending:
     """What to do at the end of a step with so much time left; None is a limit that is not known (yet).
 
-    `steps_left` is how many steps the program has still to make, where it knows.
+    `steps_left` is how many steps the program has still to make, where it knows; `whole_s` how much time there was when
+    it began: a short job must not end at its first step, because it is not known what a checkpoint costs.
     """
     if left_s is None or math.isnan(left_s):
         return Ending(Action.GO_ON, "the time left is not known", _LOOK_UNKNOWN_S)
@@ -137,7 +140,8 @@ def decide_end(
     finish = _finish(left_s, costs, steps, steps_left)
     if finish is not None:
         return finish
-    save_s = (_pending(costs) + _save(costs, unknown_s=_UNKNOWN_SAVE_S)) * margin.factor
+    unknown_s = min(_UNKNOWN_SAVE_S, _UNKNOWN_SHARE * max(0.0, whole_s))
+    save_s = (_pending(costs) + _save(costs, unknown_s=unknown_s)) * margin.factor
     spare_s = left_s - steps.next_s - save_s - _EXIT_S
     needs = (
         f"{words_of(left_s)} left; a step takes up to {words_of(steps.next_s)}, a checkpoint {words_of(save_s)}, "

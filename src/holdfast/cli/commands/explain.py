@@ -175,6 +175,7 @@ def _is_over(pace: Pace) -> bool:
 def _failures(report: Report, mtbf_s: float | None) -> str:
     attempts = len(report.attempts)
     found = [f"{report.killed} killed"] if report.killed else []
+    found += [f"{report.raised} {Ending.RAISED}"] if report.raised else []
     found += [f"{report.left} {Ending.LEFT}"] if report.left else []
     words = (
         f"{', '.join(found) or 'none'}, of {count(attempts, 'attempt')} and {time_words(report.running_s)} of running"
@@ -402,6 +403,7 @@ def _document(path: str, run_id: str, report: Report) -> dict[str, object]:
         "changes": [pace(change) for change in report.changes],
         "attempts": [{**attempt._asdict(), "failed": attempt.failed} for attempt in report.attempts],
         "killed": report.killed,
+        "ended_by_exception": report.raised,
         "ended_without_close": report.left,
         "running_s": report.running_s,
         "overhead_all": report.overhead_all,

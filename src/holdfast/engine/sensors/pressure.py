@@ -40,6 +40,7 @@ class MemorySensor:
     """Whether the OOM killer is coming."""
 
     name = "memory"
+    is_urgent = True  # a leak may leave less than a minute
 
     def __init__(
         self,
