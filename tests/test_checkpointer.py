@@ -286,6 +286,15 @@ class TestSuspicion:
             with open_run(tmp_path) as ckpt:
                 assert ckpt.restore().step == 2
 
+    def test_neither_is_one_that_had_no_time_to_go_on(self, tmp_path):
+        make_run(tmp_path, 1, 2)
+
+        for _ in range(6):
+            with pytest.raises(ZeroDivisionError), open_run(tmp_path) as ckpt:
+                assert ckpt.restore().step == 2
+                ckpt._session.tell("stopped", step=2)
+                1 / 0  # noqa: B018
+
     def test_it_can_be_switched_off_or_overruled(self, tmp_path):
         ids = make_run(tmp_path, 1, 2)
 

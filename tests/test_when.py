@@ -233,6 +233,72 @@ def _steps(ckpt: holdfast.Checkpointer, count: int, epoch: int) -> list[int]:
     return [pending.step for pending in found if pending is not None]
 
 
+class TestTheEnd:
+    @pytest.mark.parametrize("every", ["auto", auto() | holdfast.every(steps=4)], ids=["auto", "auto or steps"])
+    def test_where_it_is_left_to_us_when_to_save_the_end_is_saved(self, run, clock, every):
+        with open_run(run, every=every, clock=clock) as ckpt:
+            train(ckpt, 7, clock)
+
+        assert steps(run)[-1] == 7
+        assert holdfast.Checkpointer(run, {"w": np.zeros(10)}).restore().note == "the end of the program"
+
+    def test_it_is_not_saved_twice(self, run, clock):
+        with open_run(run, clock=clock) as ckpt:
+            train(ckpt, 7, clock)
+            ckpt.save(step=7)
+
+        assert steps(run) == [7]
+
+    def test_nor_where_nothing_was_done_since_the_restore(self, run, clock):
+        with open_run(run, clock=clock) as ckpt:
+            train(ckpt, 7, clock)
+        with open_run(run, clock=clock) as ckpt:
+            ckpt.restore()
+
+        assert steps(run) == [7]
+
+    def test_nor_where_somebody_says_when_to_save(self, run, caplog):
+        with open_run(run, every=4) as ckpt:
+            train(ckpt, 7)
+
+        assert steps(run) == [4]
+        assert caplog.text == ""
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+    def test_nor_at_an_exception(self, run, clock, error):
+        with pytest.raises(error), open_run(run, clock=clock) as ckpt:
+            train(ckpt, 7, clock)
+            raise error
+
+        assert steps(run) == []
+
+    def test_one_that_fails_is_raised(self, run, clock):
+        files = FaultyFiles()
+        ckpt = open_run(run, clock=clock, files=files)
+        train(ckpt, 7, clock)
+        files.plan.append(Fault(at=len(files.calls), error=28, lasting=True, methods={"sync"}))
+
+        with pytest.raises(holdfast.SaveFailedError, match="step 7"):
+            ckpt.close()
+
+    def test_a_trigger_that_waited_for_what_nobody_gave_is_said(self, run, caplog):
+        with open_run(run, every=holdfast.on_best("val_loss")) as ckpt:
+            train(ckpt, 7, valloss=1.0)
+
+        assert "no checkpoint was made in 7 steps" in caplog.text
+        assert "val_loss" in caplog.text
+
+
+class TestOptions:
+    def test_a_name_that_is_nearly_right_is_recognised(self, run):
+        with pytest.raises(holdfast.UsageError, match="did you mean 'every'"):
+            open_run(run, evry=100)
+
+    def test_a_step_does_not_take_its_number(self, run):
+        with open_run(run) as ckpt, pytest.raises(holdfast.UsageError, match="counts by itself"):
+            ckpt.step(step=5)
+
+
 class TestDue:
     @pytest.mark.parametrize(
         "every",

@@ -32,7 +32,7 @@ from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
 from holdfast.engine.laying import Laid, Layouts
-from holdfast.engine.leaving import end_in_step, save_on_error, stop
+from holdfast.engine.leaving import end_at_once, end_in_step, save_on_error, stop
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.options import (
@@ -81,6 +81,8 @@ _DEFAULT_KEEP = keep(last=3)
 _AFTER_RESTORE_S = 2.0
 # For a look, a save, or a stop that is under way when the time is over.
 _LEAST_PATIENCE_S = 0.5
+# For the journal to be told what was decided last.
+_TELL_S = 5.0
 
 
 class Checkpointer:
@@ -117,7 +119,7 @@ class Checkpointer:
         clock: Clock | None = None,
         **unknown: object,
     ) -> None:
-        refuse_unknown("holdfast.Checkpointer", unknown)
+        refuse_unknown("holdfast.Checkpointer", unknown, Checkpointer)
         check_keep(keep)
         check_choice("on_error", on_error, ("warn", "raise"))
         check_choice("capture", capture, get_args(CaptureMode))
@@ -160,7 +162,7 @@ class Checkpointer:
             raise
         self._provenance = begin_provenance()
         self._signs.attach(self._session)
-        self._pace = Pace(trigger, self._session, limit=limit, note=self._note, signs=self._signs)
+        self._pace = Pace(trigger, self._session, limit=limit, note=self._session.tell, signs=self._signs)
         self._pace.end_in_step = self._end_in_step
         self._stager: Stager | None
         self._recall: Recall | None
@@ -194,7 +196,7 @@ class Checkpointer:
         **unknown: object,
     ) -> PendingCheckpoint:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
-        refuse_unknown("holdfast.Checkpointer.save", unknown)
+        refuse_unknown("holdfast.Checkpointer.save", unknown, Checkpointer.save)
         self._check_owner()
         # In the foreground a save may take long, and what it leaves behind is no more than after a crash.
         deferred = nullcontext() if self._stager is None else interrupts_deferred()
@@ -202,6 +204,7 @@ class Checkpointer:
             self._check_usable()
             numbers = check_metrics(metrics)
             self._signs.note_loss(check_count("step", step), numbers, fetch=True)
+            self._signs.note_metrics(step, numbers)
             document = Document(
                 step=check_count("step", step),
                 epoch=None if epoch is None else check_count("epoch", epoch),
@@ -290,7 +293,7 @@ class Checkpointer:
         older good one is used; RestoreError where none is left (I12), StateMismatchError where the program's state
         differs, before anything is touched.
         """
-        refuse_unknown("holdfast.Checkpointer.restore", unknown)
+        refuse_unknown("holdfast.Checkpointer.restore", unknown, Checkpointer.restore)
 
         def match(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             return match_state(body.tree, leaves, self._state, strict=strict, rename=rename, allow_pickle=self._pickle)
@@ -311,7 +314,7 @@ class Checkpointer:
 
         The training goes on from it, as after `restore`. `like` is a tree of the same shape whose classes are used.
         """
-        refuse_unknown("holdfast.Checkpointer.load", unknown)
+        refuse_unknown("holdfast.Checkpointer.load", unknown, Checkpointer.load)
 
         def plan(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             given = None if like is None else {TREE_NAME: like}
@@ -404,6 +407,9 @@ class Checkpointer:
     def _look(self, epoch: int | None, metrics: Mapping[str, object]) -> PendingCheckpoint | None:
         """At the end of a step: save if that is due, and stop if the job's time is over."""
         self._check_owner()
+        metrics = {name: value for name, value in metrics.items() if value is not None}  # None: there is none
+        if "step" in metrics:
+            raise UsageError("step() counts by itself; step= is no metric", hint="save(step=...) takes a number")
         with self._lock:
             self._check_usable()
             look = self._pace.look(self._steps, epoch, metrics, writing=self._is_writing())
@@ -413,8 +419,10 @@ class Checkpointer:
                     look,
                     self._steps,
                     self._pace,
-                    save=lambda: self.save(step=self._steps, epoch=epoch, metrics=metrics),
-                    note=self._note,
+                    save=lambda *, with_metrics: self.save(
+                        step=self._steps, epoch=epoch, metrics=metrics if with_metrics else None
+                    ),
+                    note=self._session.tell,
                     close=lambda within_s: self._close(clean=False, within_s=within_s),
                 )
             elif look.decision.due and self._stager is not None and self._stager.background.is_full():
@@ -422,23 +430,35 @@ class Checkpointer:
             elif look.decision.due:
                 pending = self.save(step=self._steps, epoch=epoch, metrics=metrics)
             self._pace.leave(writing=self._is_writing())
-            self._ask_at = 0 if self._pace.is_asked_to_stop else self._pace.ask_at
+            self._ask_at = self._pace.ask_at
+            if self._pace.is_asked_to_stop:  # looked at last: it may be asked at any moment
+                self._ask_at = 0
             return pending
 
-    def _end_in_step(self) -> None:
-        """By another thread, when the time is over. Where a step has just ended, that is for the step to do."""
-        is_held = self._lock.acquire(timeout=max(_LEAST_PATIENCE_S, self._pace.wait_s()))
+    def _end_in_step(self) -> bool:
+        """By another thread, when the time is over; whether to call it again.
+
+        Where a step has just ended, that is for the step to do, as long as there is time for it.
+        """
+        patience_s = 0.0 if self._pace.is_ending else max(_LEAST_PATIENCE_S, self._pace.wait_s())
+        is_held = self._lock.acquire(timeout=patience_s)
         try:
             if not self._pace.is_ending:
-                end_in_step(self._steps, self._pace, note=self._note)
+                end_in_step(self._steps, self._pace, note=self._session.tell, flush=self._session.flush)
         finally:
             if is_held:
                 self._lock.release()
+        if self._pace.is_over():
+            end_at_once(self._steps)
+        return True
 
     def _close(self, *, clean: bool, error: str = "", within_s: float = math.inf) -> None:
         if os.getpid() != self._pid:
             return  # it is the parent's, and so may be the lock
+        failure: HoldfastError | None = None
         with self._lock:
+            if clean and not self._closed:
+                failure = self._save_the_end()
             if self._stager is not None and not self._closed:
                 self._stager.settle(within_s)  # what takes its time can be interrupted, and close() called again
         with interrupts_deferred(), self._lock:
@@ -449,18 +469,31 @@ class Checkpointer:
             is_finished(self._finish)
             self._pace.close()
             # Where the storage hangs, whoever touches it does not come back, and the process could not end either.
-            if self._stager is None or self._stager.close(within_s):
+            is_written = self._stager is None or self._stager.close(within_s)
+            if is_written and self._session.flush(max(_LEAST_PATIENCE_S, min(within_s, _TELL_S))):
                 if self._recall is not None:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean, error=error)
             self._signs.close()
             self._session.close()
             self._provenance()  # no child process stays behind
+            self._pace.release()
+            if failure is not None:
+                raise failure
             if self._last is not None and self._last.error is not None:
                 raise SaveFailedError(
                     f"the last checkpoint (step {self._last.step}) did not become durable: {self._last.error.message}",
                     hint=self._last.error.hint,
                 ) from self._last.error
+
+    def _save_the_end(self) -> HoldfastError | None:
+        """Where that is left to us; why it could not be, for the run is closed all the same."""
+        try:
+            if self._pace.due_at_end(self._steps).due:
+                self.save(step=self._steps, note="the end of the program")
+        except HoldfastError as error:
+            return error
+        return None
 
     def _restore(self, choice: Choice, make_plan: Callable[[Body, Sequence[LeafInfo]], Plan]) -> Loaded | None:
         self._check_owner()
@@ -499,6 +532,7 @@ class Checkpointer:
             self._pace.note_restored(loaded.checkpoint)
             self._signs.note_restored()
             self._ask_at = 0
+            _log.info("goes on from step %d, restored from %s", self._steps, loaded.where)
         for drift in loaded.drift if loaded is not None else ():
             _log.info("since the checkpoint was saved: %s", drift)
         return loaded

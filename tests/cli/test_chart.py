@@ -62,6 +62,16 @@ def test_marks_stand_above_the_curve_and_their_lines_do_not_cover_it():
     assert lines[-1] == "× killed"
 
 
+def test_the_legend_is_of_what_is_seen():
+    hidden, later = Sign("o", "o", "hidden", "31"), Sign("×", "x", "killed", "31")
+    marks = [Mark(_SIGN, 50), Mark(hidden, 50), Mark(later, 100)]
+
+    chart = Chart("Steps", [(0, 100)], marks, 100, dotted="a new attempt")
+    drawn = ["".join(text for text, _ in line) for line in draw(chart, width=40)]
+
+    assert drawn[-1] == "× killed   ┊ a new attempt"
+
+
 def test_with_ascii_only_nothing_else_is_drawn():
     lines = _lines([(0, 1), (10, 5), (10.1, 2), (30, 4), (60, 2)], 100, marks=[Mark(_SIGN, 50)], ascii_only=True)
 

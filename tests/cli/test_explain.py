@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 import holdfast
+from holdfast.cli.figure import _draw_png
+from holdfast.engine.pace_report import report_pace
 from holdfast.testing import FakeClock
 from tests.cli.paced_run import THREE_ATTEMPTS, Diary, write_run
 
@@ -37,11 +39,19 @@ def test_the_interval_comes_first_with_the_reason_and_what_it_costs(paced, holdf
     lines = answer.out.splitlines()
     assert answer.code == 0
     assert lines[0] == "run  every 88 steps (≈ 2.9 min)"
-    assert lines[1] == "  why            failures decides (least time lost at a failure every 3.4 h)"
-    assert lines[2] == "  at stake       1.8 min of work on average, 3.3 min at worst, if the machine dies"
-    assert lines[3] == "  overhead       1.7 % lately, 1.9 % in this attempt, 2.3 % in all; the limit is 3.5 %"
-    assert lines[4] == "  failures       2 killed, of 3 attempts and 7.3 h of running; one is expected every 3.4 h"
-    assert lines[5] == "  checkpoints    120 durable, 1 failed"
+    assert (
+        lines[1]
+        == "  why            failures decides (least time lost at a failure every 3.4 h; at first 12 h is assumed)"
+    )
+    assert lines[2] == "  kept           88 is kept: failures wants 91 by now, but 3.4 % is too little to change it"
+    assert lines[3] == "  at stake       1.8 min of work on average, 3.3 min at worst, if the machine dies"
+    assert lines[4] == "  overhead       1.7 % lately, 2.4 % in all; the limit is 3.5 %"
+    assert lines[5] == "  failures       2 killed, of 3 attempts and ≥ 7.3 h of running"
+    assert " ".join("".join(lines[6:8]).split()) == (
+        "expected one failure every 3.4 h: one a day is assumed (or auto's mtbf) before anything is known; "
+        "2 seen before attempt 3"
+    )
+    assert lines[8] == "  checkpoints    120 durable, 1 failed"
 
 
 def test_measurements_and_the_wish_of_each_rule_are_shown_and_the_winner_is_marked(paced, holdfast_command):
@@ -52,9 +62,9 @@ def test_measurements_and_the_wish_of_each_rule_are_shown_and_the_winner_is_mark
     assert "140 ms" in measured[1]
     rules = lines[lines.index("What each rule wants") + 2 :][:4]
     assert [line[2:].split()[:3] for line in rules] == [
-        ["durable", "11", "steps"],
-        ["overhead", "18", "steps"],
-        ["failures", "88", "steps"],
+        ["durable", "14", "steps"],
+        ["overhead", "19", "steps"],
+        ["failures", "91", "steps"],
         ["lose_at_most", "280", "steps"],
     ]
     assert [line[0] for line in rules] == [" ", " ", "▸", " "]
@@ -65,17 +75,20 @@ def test_sensors_deadlines_attempts_and_changes_are_listed_oldest_first(paced, h
     out = holdfast_command("explain", "run").out
 
     assert "2  4.5 h  memory       × 8  the OOM killer may come (some avg10=41.2" in out
-    assert "save and stop          Slurm   1.1 min  63 s are left" in out
-    assert "stopped at step 12902                   Slurm ends the job in 38 s; nothing is lost" in out
+    assert "save and stop          Slurm   1.1 min  1 min 3 s left; a step takes up to 3.1 s" in out
+    assert "stopped at step 12902                   nothing is lost\n" in out
     attempts = out.partition("\nAttempts\n")[2].partition("\n\n")[0].splitlines()
-    assert [line.split()[-1] for line in attempts[1:3]] == ["killed", "killed"]
+    assert [line.split()[-4:] for line in attempts[1:3]] == [
+        ["≥", "4457", "33", "killed"],
+        ["≥", "8386", "35", "killed"],
+    ]
     assert attempts[3].split() == "3 2026-11-16 01:46 2.5 h 8386 12902 52 stopped itself".split()
     changes = out.partition("\nHow it changed\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[3:5] for line in changes[2:]] == [
         ["13", "40"], ["320", "165"], ["4320", "107"], ["6080", "190"],
         ["7930", "38"], ["8400", "88"], ["9880", "62"], ["11080", "88"],
     ]  # fmt: skip
-    assert changes[1].split()[:5] == ["1", "22", "s", "11", "first"]
+    assert changes[1].split()[:6] == ["1", "22", "s", "11", "–", "first"]
 
 
 def test_the_newest_changes_are_listed_and_the_rest_is_counted(paced, holdfast_command):
@@ -95,7 +108,10 @@ def test_the_plot_has_the_curve_and_a_mark_for_each_thing_that_happened(paced, h
     assert plot[1].split() == ["×", "o", "!!!×", "!!!!!!!!", "■"]
     restart = plot[1].index("×")
     assert [line[restart] for line in plot[2:11]] == ["┊", "┐", "│", "│", "└", "┊", "┊", "┊", "┊"]
-    assert plot[-2:] == ["× killed, then restarted   ■ stopped itself   o a save failed", "! sensors saw trouble"]
+    assert plot[-2:] == [
+        "× killed   o a save failed   ! sensors saw trouble   ■ stopped itself",
+        "┊ a new attempt begins",
+    ]
     assert plot[2].startswith("200 ┤")
     assert plot[12].split() == ["0", "1", "h", "2", "h", "3", "h", "4", "h", "5", "h", "6", "h", "7", "h"]
 
@@ -125,7 +141,7 @@ def test_a_terminal_without_unicode_gets_characters_that_look_alike(paced):
 
     assert plain.startswith("run  every 88 steps (~ 2.9 min)\n")
     assert re.search(r"\n200 \+ +: +\+-+\+ +:\n", plain)
-    assert "x killed, then restarted" in plain
+    assert "x killed   o a save failed" in plain
     assert "\\u" not in plain
 
 
@@ -133,7 +149,7 @@ def test_an_encoding_that_knows_some_of_them_is_used_as_far_as_it_goes(paced):
     shown = _run("explain", "run", encoding="latin-1", COLUMNS="80")
 
     assert "memory       × 8" in shown
-    assert "x killed, then restarted" in shown
+    assert "x killed   o a save failed" in shown
 
 
 def test_colours_are_for_terminals_of_people_who_want_them(paced):
@@ -197,6 +213,43 @@ def test_a_plot_is_written_as_svg_without_a_library(paced, holdfast_command):
             assert 0 <= float(element.get(name, "0")) <= 900
 
 
+def _legend_of(path):
+    """The words below the picture."""
+    texts = [(element.get("y"), "".join(element.itertext())) for element in ElementTree.parse(path).iter(f"{_SVG}text")]
+    return [text for y, text in texts if float(y) > 500]
+
+
+def test_the_legend_of_a_plot_names_each_thing_that_is_drawn_and_nothing_else(tmp_path, monkeypatch, holdfast_command):
+    monkeypatch.chdir(tmp_path)
+    write_run("many")
+    diary = Diary()
+    diary.begin()
+    diary.commit(30, 15)
+    diary.pace(40, 20, 30, "failures", saved=1, overhead_window=0.0)
+    write_run("few", diary.events)
+
+    assert holdfast_command("explain", "many", "--plot", "many.svg").code == 0
+    assert holdfast_command("explain", "few", "--plot", "few.svg").code == 0
+
+    assert _legend_of("many.svg") == [
+        *("interval", "checkpoints", "overhead lately", "overhead in all", "limit", "killed, then restarted"),
+        *("sensors saw trouble", "stopped itself", "a save failed"),
+    ]
+    assert _legend_of("few.svg") == ["interval", "checkpoints", "overhead in all", "limit", "killed"]
+
+
+def test_the_png_has_a_legend_of_the_same_things(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    report = report_pace(THREE_ATTEMPTS)
+
+    legend = {text.get_text() for text in _draw_png(report, "run").legends[0].get_texts()}
+
+    assert legend == {
+        *("interval", "checkpoints", "overhead lately", "overhead in all", "limit", "killed, then restarted"),
+        *("sensors saw trouble", "stopped itself", "a save failed"),
+    }
+
+
 def test_a_plot_that_is_there_is_replaced(paced, holdfast_command):
     Path("pace.svg").write_text("old")
 
@@ -248,8 +301,8 @@ def test_a_run_with_a_rule_of_its_own_is_told_what_is_known(tmp_path, monkeypatc
     text = " ".join(answer.out.split())
 
     assert answer.code == 0
-    assert "no interval that was chosen by measurement: the run has a rule of its own (every=500, save())" in text
-    assert "checkpoints 9: every 500 steps (≈ 10 min)" in text
+    assert 'the program\'s own rule (every=..., or save() where it wants): the interval was not found by "auto"' in text
+    assert "checkpoints 9 durable, every 500 steps (≈ 10 min)" in text
     assert "failures none, of 1 attempt and 1.5 h of running" in text
     assert "Steps between checkpoints, as they were made" in text
     assert "How it changed" not in text
@@ -287,6 +340,77 @@ def test_a_new_attempt_that_has_not_measured_says_whose_figures_these_are(tmp_pa
     write_run("run", diary.events)
 
     assert "as of          attempt 1: the one that came after" in holdfast_command("explain", "run").out
+
+
+def test_what_was_decided_in_one_attempt_comes_before_the_next_one_and_is_said_once(
+    tmp_path, monkeypatch, holdfast_command
+):
+    monkeypatch.chdir(tmp_path)
+    diary = Diary()
+    diary.begin()
+    diary.note("deadline", 5, source="Slurm", left_s=9.0, decided="save and stop", why="9 s left: save now, and stop")
+    diary.note("stopped", 6, step=24, why="9 s left: save now, and stop", lost_steps=3)
+    diary.begin()
+    diary.note("deadline", 0, source="Slurm", left_s=900.0, decided="go on", why="15 min left")
+    diary.note("stopped", 8, step=30, why="SIGTERM", lost_steps=0)
+    write_run("run", diary.events)
+
+    out = holdfast_command("explain", "run").out
+
+    section = out.partition("\nDeadlines\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split("  ")[-1] for line in section[1:]] == [
+        "9 s left: save now, and stop",
+        "3 steps lost",
+        "15 min left",
+        "SIGTERM; nothing is lost",
+    ]
+
+
+def test_why_it_changed_is_not_cut_in_a_narrow_terminal(paced):
+    for columns in ("60", "80", "120"):
+        out = _run("explain", "run", COLUMNS=columns)
+
+        changes = out.partition("\nHow it changed\n")[2].partition("\n\n")[0]
+        assert "…" not in changes
+        if columns != "120":  # beside the other columns, else
+            assert " ".join(changes.split()).count("while there is trouble, else") == 2
+        assert not re.search(r"\d\n", changes)  # a figure keeps its unit
+
+
+def test_the_overhead_is_unknown_before_there_are_two_checkpoints(tmp_path, monkeypatch, holdfast_command):
+    monkeypatch.chdir(tmp_path)
+    diary = Diary()
+    diary.begin()
+    diary.pace(60, 30, 100, "failures", saved=1, overhead_window=0.0, overhead_run=0.002)
+    write_run("run", diary.events)
+
+    assert "  overhead       – lately, 0.2 % in all; the limit is 3.5 %\n" in holdfast_command("explain", "run").out
+    now = json.loads(holdfast_command("explain", "run", "--json").out)["now"]
+    assert (now["overhead_lately"], now["overhead_window"]) == (None, 0.0)
+
+
+def test_a_killed_attempt_is_no_failure_that_its_own_interval_knows_of(tmp_path, monkeypatch, holdfast_command):
+    monkeypatch.chdir(tmp_path)
+    diary = Diary()
+    diary.begin()
+    diary.pace(60, 30, 100, "failures", mtbf_s=86_400.0)
+    write_run("run", diary.events)
+
+    out = holdfast_command("explain", "run").out
+
+    assert "  failures       1 killed, of 1 attempt and ≥ 1 min of running\n" in out
+    assert "none seen before attempt 1" in " ".join(out.split())
+
+
+def test_an_auto_that_only_measured_is_no_rule_of_the_program(tmp_path, monkeypatch, holdfast_command):
+    monkeypatch.chdir(tmp_path)
+    diary = Diary()
+    diary.begin()
+    diary.commit(3, 24)
+    diary.note("paced", 4, step=24, elapsed_s=4.0, interval_steps=None, won="first", why="being measured", rules=[])
+    write_run("run", diary.events)
+
+    assert 'why            every="auto" has not measured enough yet\n' in holdfast_command("explain", "run").out
 
 
 def test_trouble_is_shown_while_it_lasts(tmp_path, monkeypatch, holdfast_command):

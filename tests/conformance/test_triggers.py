@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from holdfast.policy.auto import auto
 from holdfast.policy.moment import Decision, Moment
 from holdfast.policy.triggers import Trigger, every, never, on_best, on_error, on_stop, when
 from holdfast.testing import TRIGGER_CHECKS, TriggerCheck, check_trigger
@@ -51,6 +52,8 @@ _MAKERS: dict[str, Callable[[], Trigger]] = {
     "both, one of a moment": lambda: on_best("val_loss") & every(steps=50),
     "both of either": lambda: (every(steps=30) | every(epochs=2)) & (every(minutes=5) | on_stop()),
     "a function and a time": lambda: when(_each_seventh) & every(seconds=100),
+    "automatic": auto,
+    "automatic, or at a new best": lambda: auto(overhead=0.01, lose_at_most="2 min") | on_best("val_loss"),
 }
 
 

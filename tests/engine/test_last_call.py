@@ -10,13 +10,23 @@ SOON_S = 20.0
 def test_when_no_more_time_is_left_than_the_end_takes_it_is_ended_once():
     ended = []
     done = threading.Event()
-    call = LastCall(lambda: 2.0, lambda: 3.0, lambda: (ended.append(1), done.set()))
+    call = LastCall(lambda: 2.0, lambda: 3.0, lambda: (ended.append(1), done.set())[1] is not None)
 
     call.start()
 
     assert done.wait(SOON_S)
     call._thread.join(SOON_S)
     assert ended == [1]
+
+
+def test_it_is_called_again_if_it_says_so():
+    ended = []
+    call = LastCall(lambda: 2.0, lambda: 3.0, lambda: (ended.append(1), len(ended) < 3)[1])
+
+    call.start()
+
+    call._thread.join(SOON_S)
+    assert ended == [1, 1, 1]
 
 
 def test_a_program_with_enough_time_or_an_unknown_end_is_left_alone():

@@ -175,3 +175,11 @@ def test_a_real_journal_with_torn_lines_is_read_as_far_as_possible(store, clock,
 
     assert past.profile["step_s"] == 0.5
     assert past.lifetimes == (Lifetime(30, True),)
+
+
+def test_what_the_last_checkpoint_of_a_stopped_attempt_took_is_known_to_the_next_whatever_its_trigger():
+    stopped = ("stopped", {"step": 9, "why": "2 min left", "lost_steps": 0, "durable_s": 4.5})
+    events = attempt(1, 0, (60, *SAVED), (90, *stopped), (91, *LEFT)) + attempt(2, 100)
+
+    assert read_past(events, attempt=2).durable_s == 4.5
+    assert read_past(events, attempt=1).durable_s is None

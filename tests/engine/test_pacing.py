@@ -290,6 +290,13 @@ class TestSaves:
     def test_every_step_that_is_left_out_counts_where_every_step_is_due(self):
         assert Loop(every(steps=1), is_full=lambda step: step > 5).run(30).pacer.skipped == 25
 
+    def test_a_best_one_that_is_left_out_does_not_stand_in_the_way_of_the_next(self, caplog):
+        losses = {1: 5.0, 2: 3.0, 3: 4.0, 4: 4.5}
+        loop = Loop(on_best("loss"), is_full=lambda step: step == 2).run(4, loss=losses.get)
+
+        assert loop.saved == [1, 3]
+        assert "step 2 is left out" in caplog.text
+
     def test_a_restore_begins_the_time_anew(self):
         loop = Loop(every(minutes=10), step_s=1.0).run(595)
 
@@ -576,6 +583,12 @@ class TestDeadlines:
         assert loop.stopped.saves
         assert 50 <= loop.step <= 54
 
+    @pytest.mark.parametrize("durable_s", [1.0, "long", None, -1.0])
+    def test_so_is_what_the_last_save_of_a_stopped_attempt_took(self, durable_s):
+        loop = Loop(every(steps=1000), step_s=1.0, limit_s=60.0, past=Past(durable_s=durable_s)).run(100)
+
+        assert loop.step > 50 if durable_s == 1.0 else loop.step < 35
+
     def test_a_stall_is_counted_once(self):
         # In the foreground: the call is the whole of it.
         loop = Loop(when(lambda moment: moment.step in (5, 10)), step_s=0.1, stall_s=10.0, limit_s=200.0).run(2000)
@@ -603,7 +616,7 @@ class TestDeadlines:
         assert (loop.stopped.saves, loop.stopped.waits) == (False, False)
 
     def test_a_job_that_will_be_done_before_goes_on(self):
-        loop = Loop(every(steps=5), step_s=1.0, durable_s=1.5, limit_s=60.0, total_steps=52).run(52)
+        loop = Loop(every(steps=5), step_s=1.0, durable_s=1.5, limit_s=60.0, total_steps=48).run(48)
 
         assert loop.stopped is None
         assert loop.events("deadline")[-1]["decided"] == "finish"

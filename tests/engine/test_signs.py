@@ -180,3 +180,27 @@ def test_the_sensor_of_the_storage_is_told(checkpointer: holdfast.Checkpointer) 
 def test_bad_options_are_refused_at_once(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Signs(**options)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_no_number_is_said_once_where_nobody_follows_it(checkpointer, caplog) -> None:
+    for step in (1, 2, 3):
+        checkpointer.save(step=step, metrics={"train_loss": math.nan, "accuracy": math.inf})
+
+    (said,) = [record.message for record in caplog.records if "health='train_loss'" in record.message]
+    assert "train_loss is nan at step 1" in said
+
+
+def test_other_metrics_may_be_anything(checkpointer, caplog) -> None:
+    checkpointer.save(step=1, metrics={"accuracy": math.nan})
+
+    assert caplog.text == ""
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loss_with_gradients_is_taken_without_a_warning(checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+    weight = torch.ones(1, requires_grad=True)
+
+    signs.note_loss(1, {"loss": (weight * math.nan).sum()}, fetch=True)
+
+    assert signs.suspect

@@ -188,11 +188,11 @@ class TestEnvironment:
 
         assert found(find_time_left(None, environ, clock, age_s=0)).left_s() == 5
 
-    def test_a_deadline_that_has_passed_is_said(self, jumping: JumpingClock, caplog: pytest.LogCaptureFixture) -> None:
-        left = found(find_time_left(None, {"HOLDFAST_DEADLINE": str(_NOW_S - 60)}, jumping))
-
-        assert left.left_s() == -60
-        assert "HOLDFAST_DEADLINE: that was 60 s ago" in caplog.text
+    def test_one_that_has_passed_is_refused_because_a_restart_would_not_help(self, jumping: JumpingClock) -> None:
+        with pytest.raises(UsageError, match=r"HOLDFAST_DEADLINE=.*the time was over 1 min ago"):
+            find_time_left(None, {"HOLDFAST_DEADLINE": str(_NOW_S - 60)}, jumping)
+        with pytest.raises(UsageError, match="HOLDFAST_TIME_LEFT='30 s': the time was over 10 s ago"):
+            find_time_left(None, {"HOLDFAST_TIME_LEFT": "30 s"}, jumping, age_s=40)
 
     @pytest.mark.parametrize("text", ["soon", "2026-11-16T07:21:00", "nan", "inf", "2026-13-01T00:00:00Z"])
     def test_a_deadline_that_is_no_moment_is_refused(self, text: str, clock: FakeClock) -> None:

@@ -97,9 +97,14 @@ class TestEnd:
 
 class TestFinish:
     def test_a_program_that_is_done_before_the_limit_is_not_stopped(self) -> None:
-        # Two steps, 20 s with their margin, and 5 s to end: less than a checkpoint takes.
-        assert _decide(25, steps_left=2).action is Action.FINISH
-        assert _decide(24, steps_left=2).action is Action.SAVE_AND_STOP
+        # Two steps, 20 s with their margin, a checkpoint of the end, 30 s with its own, and 5 s to end.
+        assert _decide(55, steps_left=2).action is Action.FINISH
+        assert _decide(54, steps_left=2).action is Action.GO_ON
+        assert _decide(44, steps_left=2).action is Action.SAVE_AND_STOP
+
+    def test_one_for_which_a_checkpoint_comes_too_late_is_let_finish_without(self) -> None:
+        assert _decide(19, steps_left=1).action is Action.FINISH
+        assert _decide(14, steps_left=1).action is Action.REPORT
 
     def test_one_that_is_not_done_before_is_treated_as_any_other(self) -> None:
         assert _decide(_NEEDED_S, steps_left=1000).action is Action.GO_ON
@@ -108,22 +113,28 @@ class TestFinish:
     def test_one_of_the_steps_may_be_as_long_as_the_longest(self) -> None:
         steps = StepTimes(usual_s=8, longest_s=80)
 
-        assert _decide(115, steps=steps, steps_left=2).action is Action.FINISH
-        assert _decide(114, steps=steps, steps_left=2).action is Action.SAVE_AND_STOP
+        assert _decide(145, steps=steps, steps_left=2).action is Action.FINISH
+        assert _decide(144, steps=steps, steps_left=2).action is Action.GO_ON
 
     def test_what_is_on_its_way_becomes_durable_before_the_end(self) -> None:
-        assert _decide(26, Costs(1, 19, 1), steps_left=2).action is Action.FINISH
-        assert _decide(25, Costs(1, 19, 1), steps_left=2).action is Action.SAVE_AND_STOP
+        assert _decide(56.5, Costs(1, 19, 1), steps_left=2).action is Action.FINISH
+        assert _decide(56, Costs(1, 19, 1), steps_left=2).action is Action.GO_ON
 
     def test_after_the_last_step_nothing_is_stopped(self) -> None:
         assert _decide(0.5, steps_left=0).action is Action.FINISH
+
+    @pytest.mark.parametrize("steps_left", [-1, -1000])
+    def test_a_program_that_goes_on_after_its_last_step_said_something_wrong(self, steps_left: int) -> None:
+        assert _decide(_NEEDED_S, steps_left=steps_left).action is Action.GO_ON
+        assert _decide(_NEEDED_S - 1, steps_left=steps_left).action is Action.SAVE_AND_STOP
+        assert decide_grace(30, costs=_COSTS, steps=_STEPS, steps_left=steps_left).action is Action.SAVE_AND_STOP
 
     def test_steps_of_unknown_length_promise_nothing(self) -> None:
         assert _decide(20, steps=StepTimes(), steps_left=1).action is Action.SAVE_AND_STOP
 
     def test_it_looks_again_in_case_steps_become_longer(self) -> None:
         assert _decide(1000, steps_left=2).look_in_s <= 10
-        assert _decide(27, steps_left=2).look_in_s == 1
+        assert _decide(57, steps_left=2).look_in_s == 1
 
 
 class TestGrace:
@@ -148,6 +159,7 @@ class TestGrace:
         assert decide_grace(grace_s, costs=Costs()).action is Action.REPORT
 
     def test_a_program_that_is_done_within_the_grace_is_not_stopped(self) -> None:
+        assert decide_grace(40, until_safe_s=2, costs=_COSTS, steps=_STEPS, steps_left=1).action is Action.FINISH
         assert decide_grace(20, until_safe_s=2, costs=_COSTS, steps=_STEPS, steps_left=1).action is Action.FINISH
         assert decide_grace(20, until_safe_s=9, costs=_COSTS, steps=_STEPS, steps_left=1).action is Action.REPORT
 

@@ -1,5 +1,6 @@
 """Order, live line, abandoned branches, and which checkpoint a restore tries."""
 
+import math
 import random
 import subprocess
 import sys
@@ -325,6 +326,16 @@ def test_importing_lineage_stays_light():
 
 
 class TestHealthy:
+    def test_one_whose_loss_is_no_number_is_passed_over_even_if_nobody_looked(self, make):
+        run = [make(1, metrics={"loss": 1.0}), make(2, metrics={"loss": math.nan}), make(3, metrics={"loss": math.inf})]
+
+        assert [c.step for c in choose(run, "healthy")] == [1]
+
+    def test_unless_all_are_so(self, make):
+        run = [make(1, metrics={"accuracy": math.nan}), make(2, metrics={"accuracy": math.nan})]
+
+        assert [c.step for c in choose(run, "healthy")] == [2, 1]
+
     def test_it_is_the_newest_that_is_not_suspect_with_healthy_ones_to_fall_back_to(self, make):
         run = [make(1), make(2, suspect="spike"), make(3), make(4, suspect="nan"), make(5, suspect="nan")]
 

@@ -191,7 +191,7 @@ def test_lose_at_most_wins_over_the_overhead_and_says_so() -> None:
     loop = Loop(tuner_of(lose_at_most="1 min"), Costs(stall_s=6.0, durable_s=10.0)).run(20)
 
     assert loop.plan.won == "lose_at_most"
-    assert "overhead=0.035 cannot be held" in loop.plan.why
+    assert "an overhead of 3.5 % cannot be held" in loop.plan.why
     assert "allow more" in loop.plan.why
 
 

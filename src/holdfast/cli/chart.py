@@ -5,7 +5,7 @@ values that were in it, so that a short peak is not lost.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ Piece = tuple[str, str]
 """A text and how to paint it."""
 
 _LEAST_COLUMNS = 16
+_DOTS = {False: "┊", True: ":"}  # by whether only ASCII is known
 _LOG_FROM = 20  # beyond this ratio of the largest to the smallest, the small ones could not be told apart
 _TIME_STEPS_S = (
     *(factor * unit_s for unit_s in (1e-3, 1e-2, 0.1) for factor in (1, 2, 5)),
@@ -56,6 +57,8 @@ class Chart(NamedTuple):
     marks: Sequence[Mark]
     """Where two are in one column, the first is shown."""
     end_s: float
+    dotted: str = ""
+    """What a dotted line stands for."""
 
 
 class _Scale(NamedTuple):
@@ -83,24 +86,32 @@ def draw(chart: Chart, *, width: int, rows: int = 9, ascii_only: bool = False) -
     scale = _scale(values, rows)
     gutter = max(map(len, scale.labels.values())) + 2
     columns = max(_LEAST_COLUMNS, width - gutter)
-    lines = _signs(chart, columns, ascii_only=ascii_only)
+    signs = _signs(chart, columns)
     dotted = {_column(mark.at_s, chart.end_s, columns) for mark in chart.marks if mark.sign.has_line and mark.at_s > 0}
     grid = _curve(chart, scale, columns, ascii_only=ascii_only)
     title = chart.title + (", logarithmic" if scale.is_log else "")
     drawn: list[list[Piece]] = [[(line, Style.DIM)] for line in wrap(title, width)]
-    if lines:
-        drawn.append([(" " * gutter, Style.PLAIN), *lines])
+    if any(signs):
+        cells = [
+            (" ", Style.PLAIN) if sign is None else (_character(sign, ascii_only=ascii_only), sign.style)
+            for sign in signs
+        ]
+        drawn.append([(" " * gutter, Style.PLAIN), *_joined(cells)])
     bar, tick = ("|", "+") if ascii_only else ("│", "┤")
     for row in reversed(range(scale.rows)):
         label = scale.labels.get(row, "")
         drawn.append(
             [
                 (f"{label:>{gutter - 2}} {tick if label else bar}", Style.DIM),
-                *_painted(grid[row], dotted, ":" if ascii_only else "┊"),
+                *_painted(grid[row], dotted, _DOTS[ascii_only]),
             ]
         )
     drawn += [[(text, Style.DIM)] for text in _time_axis(chart.end_s, gutter, columns, ascii_only=ascii_only)]
-    return drawn + _legend(chart, width, ascii_only=ascii_only)
+    entries = [
+        ((_character(sign, ascii_only=ascii_only), sign.style), sign.words) for sign in signs if sign is not None
+    ]
+    entries += [((_DOTS[ascii_only], Style.DIM), chart.dotted)] if dotted and chart.dotted else []
+    return drawn + _legend(dict.fromkeys(entries), width)
 
 
 def nice_ticks(highest: float, *, wanted: int) -> list[float]:
@@ -211,14 +222,14 @@ def _painted(row: Sequence[str], dotted: set[int], dots: str) -> list[Piece]:
     return _joined(cells)
 
 
-def _signs(chart: Chart, columns: int, *, ascii_only: bool) -> list[Piece]:
-    cells: list[Piece] = [(" ", Style.PLAIN)] * columns
+def _signs(chart: Chart, columns: int) -> list[Sign | None]:
+    """By column: of two in one, the one that comes first."""
+    signs: list[Sign | None] = [None] * columns
     for mark in reversed(chart.marks):
         first = _column(mark.at_s, chart.end_s, columns)
         last = first if mark.until_s is None else _column(mark.until_s, chart.end_s, columns)
-        for column in range(first, last + 1):
-            cells[column] = (mark.sign.ascii if ascii_only else mark.sign.unicode, mark.sign.style)
-    return _joined(cells) if chart.marks else []
+        signs[first : last + 1] = [mark.sign] * (last + 1 - first)
+    return signs
 
 
 def _joined(cells: Sequence[Piece]) -> list[Piece]:
@@ -249,14 +260,19 @@ def _time_axis(end_s: float, gutter: int, columns: int, *, ascii_only: bool) -> 
     return [" " * (gutter - 1) + corner + "".join(axis), "".join(labels).rstrip()]
 
 
-def _legend(chart: Chart, width: int, *, ascii_only: bool) -> list[list[Piece]]:
+def _character(sign: Sign, *, ascii_only: bool) -> str:
+    return sign.ascii if ascii_only else sign.unicode
+
+
+def _legend(entries: Iterable[tuple[Piece, str]], width: int) -> list[list[Piece]]:
+    """Of what is drawn, and of nothing else."""
     lines: list[list[Piece]] = [[]]
     used = 0
-    for sign in dict.fromkeys(mark.sign for mark in chart.marks):
-        entry = f"{sign.ascii if ascii_only else sign.unicode} {sign.words}"
-        if used and used + 3 + len(entry) > width:
+    for sign, words in entries:
+        length = len(words) + 2
+        if used and used + 3 + length > width:
             lines.append([])
             used = 0
-        lines[-1] += [("   " if used else "", Style.PLAIN), (entry[0], sign.style), (entry[1:], Style.DIM)]
-        used += 3 + len(entry)
+        lines[-1] += [("   " if used else "", Style.PLAIN), sign, (f" {words}", Style.DIM)]
+        used += (3 if used else 0) + length
     return [line for line in lines if line]

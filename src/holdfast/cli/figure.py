@@ -15,18 +15,20 @@ from holdfast.engine.whole_file import whole_file
 
 __all__ = ["pace_chart", "suffix_of_plot", "svg_of", "write_figure"]
 
-_KILLED = Sign("×", "x", "killed, then restarted", Style.RED, has_line=True)
-_RESTARTED = Sign("↻", "r", "restarted", Style.CYAN, has_line=True)
+_KILLED = Sign("×", "x", "killed", Style.RED, has_line=True)
+_STOPPED = Sign("■", "#", "stopped itself", Style.CYAN, has_line=True)
+_RESTARTED = Sign("↻", "r", "ended otherwise, and started again", Style.CYAN, has_line=True)
 _TROUBLE = Sign("!", "!", "sensors saw trouble", Style.YELLOW)
-_STOPPED = Sign("■", "#", "stopped itself", Style.CYAN)
 _SAVE_FAILED = Sign("o", "o", "a save failed", Style.RED)
-_DIED = Sign("×", "x", "killed", Style.RED)
+_NEW_ATTEMPT = "a new attempt begins"
+
+_ENDINGS = {Ending.KILLED: _KILLED, Ending.STOPPED: _STOPPED}
 
 _WIDTH, _HEIGHT = 900, 540
 _LEFT, _RIGHT = 78, 24
 _MOST_COMMITS_DRAWN = 2000
 _INK, _SOFT, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
-_LINE, _WINDOW, _RUN, _LIMIT = "#0b69a3", "#0b69a3", "#829ab1", "#ba2525"
+_LINE, _LATELY, _RUN, _LIMIT = "#0b69a3", "#8719e0", "#829ab1", "#3e4c59"
 _RED, _AMBER, _PALE, _TEAL = "#ba2525", "#f7c948", "#fbe6a2", "#147d64"
 
 
@@ -36,7 +38,7 @@ def pace_chart(report: Report) -> Chart:
         title = "Steps between checkpoints, as chosen, over the running time"
     else:
         title = "Steps between checkpoints, as they were made, over the running time"
-    return Chart(title, _points(report), list(_marks(report)), report.running_s)
+    return Chart(title, _points(report), list(_marks(report)), report.running_s, dotted=_NEW_ATTEMPT)
 
 
 def suffix_of_plot(path: str) -> str:
@@ -82,12 +84,9 @@ def _points(report: Report) -> list[Point]:
 def _marks(report: Report) -> Iterator[Mark]:
     """The more important first: one place shows one of them."""
     for before, attempt in pairwise(report.attempts):
-        yield Mark(_KILLED if before.failed else _RESTARTED, attempt.at_s)
-    if report.attempts and report.attempts[-1].failed:
-        yield Mark(_DIED, report.running_s)
-    stopped = [a for a in report.attempts if a.ending == Ending.STOPPED]
-    for attempt in stopped:
-        yield Mark(_STOPPED, attempt.at_s + attempt.lived_s)
+        yield Mark(_ENDINGS.get(before.ending, _RESTARTED), attempt.at_s)
+    if report.attempts and (sign := _ENDINGS.get(report.attempts[-1].ending)) is not None:
+        yield Mark(sign._replace(has_line=False), report.running_s)
     for at_s in report.failed_saves:
         yield Mark(_SAVE_FAILED, at_s)
     for begin_s, end_s in report.troubles():
@@ -128,7 +127,7 @@ def _svg_body(report: Report) -> Iterator[str]:
     if not values or chart.end_s <= 0:
         yield _text(_LEFT, 60, "There is nothing to plot yet.", colour=_SOFT)
         return
-    overheads = [p for p in report.paces if p.overhead_window is not None or p.overhead_run is not None]
+    overheads = [p for p in report.paces if p.overhead_lately is not None or p.overhead_run is not None]
     ticks = nice_ticks(max(values), wanted=5)
     upper = _Panel(74, 330 if overheads else 470, chart.end_s, ticks[-1])
     yield _text(_LEFT, 50, chart.title, colour=_SOFT)
@@ -139,7 +138,7 @@ def _svg_body(report: Report) -> Iterator[str]:
     panels = [upper]
     if overheads:
         limit = report.now.limit if report.now is not None else None
-        shares = [s for p in overheads for s in (p.overhead_window, p.overhead_run) if s is not None]
+        shares = [s for p in overheads for s in (p.overhead_lately, p.overhead_run) if s is not None]
         high = min(1.0, max([*shares, limit or 0.0, 1e-4])) * 100
         percents = _percent_ticks(high)
         lower = _Panel(386, 470, chart.end_s, percents[-1])
@@ -147,7 +146,7 @@ def _svg_body(report: Report) -> Iterator[str]:
         yield _text(_LEFT, 376, "Overhead", colour=_SOFT)
         yield from _trouble_areas(report, lower)
         yield from _axes(lower, [(tick, share_words(tick / 100)) for tick in percents], "", with_times=True)
-        for name, colour in (("overhead_run", _RUN), ("overhead_window", _WINDOW)):
+        for name, colour in (("overhead_run", _RUN), ("overhead_lately", _LATELY)):
             for samples in _samples(overheads, name):
                 yield _polyline(lower, samples, colour)
         if limit is not None:
@@ -283,18 +282,21 @@ def _legend_entries(report: Report, *, has_overhead: bool) -> list[tuple[str, bo
     def comb(x: float, y: float) -> str:
         return f'<path d="M{x + 5:.1f} {y + 4}v-8m5 8v-8m5 8v-8" stroke="{_SOFT}" stroke-opacity="0.6"/>'
 
-    endings = [attempt.failed for attempt in report.attempts[:-1]]
+    killed = [attempt.failed for attempt in report.attempts]
+    has_lately = any(pace.overhead_lately is not None for pace in report.paces)
     has_limit = has_overhead and report.now is not None and report.now.limit is not None
     return [
-        ("interval" + (", overhead lately" if has_overhead else ""), True, line(_LINE, 2.5)),
-        ("overhead of the whole attempt", has_overhead, line(_RUN, 2.5)),
+        ("interval", True, line(_LINE, 2.5)),
+        ("checkpoints", bool(report.commits), comb),
+        ("overhead lately", has_lately, line(_LATELY, 2)),
+        ("overhead in all", has_overhead, line(_RUN, 2)),
         ("limit", has_limit, line(_LIMIT, 1.5, "6 4")),
-        ("killed, then restarted", any(endings), line(_RED, 1.5, "3 3")),
-        ("restarted", not all(endings), line(_TEAL, 1.5, "3 3")),
+        ("killed, then restarted", any(killed[:-1]), line(_RED, 1.5, "3 3")),
+        ("restarted", not all(killed[:-1]), line(_TEAL, 1.5, "3 3")),
+        ("killed", any(killed[-1:]), lambda x, y: _cross(x + 10, y, _RED)),
         ("sensors saw trouble", bool(report.troubles()), area(_PALE, 20)),
         ("stopped itself", bool(report.stops), area(_TEAL, 10)),
         ("a save failed", bool(report.failed_saves), lambda x, y: _circle(x + 10, y)),
-        ("checkpoints", bool(report.commits), comb),
     ]
 
 
@@ -315,36 +317,29 @@ def _draw_png(report: Report, title: str) -> Any:
     from matplotlib.figure import Figure
 
     chart = pace_chart(report)
-    overheads = [p for p in report.paces if p.overhead_window is not None]
+    overheads = [p for p in report.paces if p.overhead_lately is not None or p.overhead_run is not None]
     figure = Figure(figsize=(9, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
     ratios = [3, 1] if overheads else [1]
     axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
     # matplotlib would read a dollar sign as the beginning of a formula.
     figure.suptitle(printable(title).replace("$", r"\$"), x=0.02, ha="left", weight="bold")
-    _draw_steps(axes[0], chart.points, chart.end_s, color=_LINE, linewidth=2.5)
+    _draw_steps(axes[0], chart.points, chart.end_s, color=_LINE, linewidth=2.5, label="interval")
     axes[0].set_ylabel("steps between checkpoints")
     if overheads:
-        for name, label, colour in (("overhead_run", "whole attempt", _RUN), ("overhead_window", "lately", _WINDOW)):
-            for index, samples in enumerate(_samples(overheads, name)):
-                times_s, shares = zip(*samples, strict=True)
-                axes[1].plot(times_s, shares, color=colour, marker=".", label="" if index else label)
-        if report.now is not None and report.now.limit is not None:
-            axes[1].axhline(100 * report.now.limit, color=_LIMIT, linestyle="--", label="limit")
-        axes[1].set_ylabel("overhead, %")
-        axes[1].legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize="small", frameon=False, ncols=3)
+        _draw_overheads(axes[1], report, overheads)
     for axis in axes:
         axis.set_ylim(bottom=0)
         axis.set_xlim(0, chart.end_s or 1)
         axis.grid(axis="y", color=_GRID)
         axis.spines[["top", "right"]].set_visible(False)
-        for begin_s, end_s in report.troubles():
-            axis.axvspan(begin_s, end_s, color=_AMBER, alpha=0.35, linewidth=0)
-        for before, attempt in pairwise(report.attempts):
-            axis.axvline(attempt.at_s, color=_RED if before.failed else _TEAL, linestyle=":", linewidth=1.5)
+        _draw_events(axis, report)
+    _draw_signs(axes[0], report)
     ticks = time_ticks(chart.end_s, wanted=8) if chart.end_s > 0 else [0.0]
     axes[-1].set_xticks(ticks, ["0" if at_s == 0 else time_words(at_s) for at_s in ticks])
     axes[-1].set_xlabel("running time")
+    entries = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(entries.values(), entries, loc="outside lower left", fontsize="small", frameon=False, ncols=5)
     return figure
 
 
@@ -352,3 +347,38 @@ def _draw_steps(axis: Any, points: Sequence[Point], end_s: float, **style: Any) 
     times_s = [at_s for at_s, _ in points] + [end_s]
     values = [float("nan") if value is None else value for _, value in points]
     axis.plot(times_s, [*values, values[-1] if values else float("nan")], drawstyle="steps-post", **style)
+
+
+def _draw_overheads(axis: Any, report: Report, overheads: Sequence[Pace]) -> None:
+    shown = (("overhead_run", "overhead in all", _RUN), ("overhead_lately", "overhead lately", _LATELY))
+    for name, label, colour in shown:
+        for samples in _samples(overheads, name):
+            times_s, shares = zip(*samples, strict=True)
+            axis.plot(times_s, shares, color=colour, marker=".", label=label)
+    if report.now is not None and report.now.limit is not None:
+        axis.axhline(100 * report.now.limit, color=_LIMIT, linestyle="--", label="limit")
+    axis.set_ylabel("overhead, %")
+
+
+def _draw_events(axis: Any, report: Report) -> None:
+    """What goes from top to bottom."""
+    for begin_s, end_s in report.troubles():
+        axis.axvspan(begin_s, end_s, color=_AMBER, alpha=0.35, linewidth=0, label="sensors saw trouble")
+    for before, attempt in pairwise(report.attempts):
+        colour, label = (_RED, "killed, then restarted") if before.failed else (_TEAL, "restarted")
+        axis.axvline(attempt.at_s, color=colour, linestyle=":", linewidth=1.5, label=label)
+
+
+def _draw_signs(axis: Any, report: Report) -> None:
+    """What has a sign of its own, near the top or the bottom."""
+    died = [report.running_s] if report.attempts and report.attempts[-1].failed else []
+    every = max(1, len(report.commits) // _MOST_COMMITS_DRAWN)
+    for times_s, height, label, style in (
+        ([commit.at_s for commit in report.commits[::every]], 0.015, "checkpoints", {"marker": "|", "color": _SOFT}),
+        (report.failed_saves, 0.06, "a save failed", {"marker": "o", "color": _RED, "markerfacecolor": "none"}),
+        ([stop.at_s for stop in report.stops], 0.97, "stopped itself", {"marker": "s", "color": _TEAL}),
+        (died, 0.97, "killed", {"marker": "x", "color": _RED, "markeredgewidth": 2.5}),
+    ):
+        if times_s:
+            heights, across = [height] * len(times_s), axis.get_xaxis_transform()
+            axis.plot(times_s, heights, transform=across, linestyle="", label=label, clip_on=False, **style)

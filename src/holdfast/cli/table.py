@@ -134,8 +134,11 @@ def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) 
         if not droppable:
             break
         del widths[max(droppable, key=lambda index: (columns[index].drop, index))]
+    spare = max(0, room())
     for index in [index for index in widths if columns[index].shrink]:
-        widths[index] = min(widths[index], least(index) + max(0, room()))
+        wanted, smallest = widths[index], least(index)
+        widths[index] = min(wanted, smallest + spare)
+        spare -= widths[index] - smallest
 
 
 def _aligned(texts: list[str], width: int, *, right: bool) -> list[str]:

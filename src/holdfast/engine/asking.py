@@ -71,7 +71,7 @@ class Asking(Generic[T]):
         """Ask now. Where that fails, the last answer stays: a limit does not vanish because nobody answers."""
         try:
             self._answer = self._ask()
-        except Exception as error:  # noqa: BLE001  the user's function, or a command: whatever it is, the job goes on
+        except BaseException as error:  # noqa: BLE001  the user's function, or a command: whatever it is, it goes on
             if not self._complained:
                 _log.warning("%s: %s; asked again from time to time, and not said again", self._what, error)
             self._complained = True

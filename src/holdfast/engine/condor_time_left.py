@@ -57,8 +57,9 @@ def read_ad(path: str | None) -> dict[str, float]:
     if not path:
         return {}
     try:
-        with open(path, "rb") as file:
-            text = file.read(_MAX_BYTES).decode(errors="replace")
+        # Without waiting, should it be a FIFO.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            text = (file.read(_MAX_BYTES) or b"").decode(errors="replace")
     except OSError:
         return {}
     found = {}

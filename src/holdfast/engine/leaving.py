@@ -1,22 +1,26 @@
 """How a program leaves its loop before it is done: its time is over, or an exception was raised."""
 
+import contextlib
 import logging
 import os
+import sys
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from holdfast.core.errors import SaveFailedError
+from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError, UsageError
 from holdfast.engine.pace import Pace
 from holdfast.engine.pace_history import STOPPED
 from holdfast.engine.pacing import Look
 from holdfast.engine.updates import Updates
 
-__all__ = ["RESTART_STATUS", "end_in_step", "save_on_error", "stop"]
+__all__ = ["RESTART_STATUS", "end_at_once", "end_in_step", "save_on_error", "stop"]
 
 _log = logging.getLogger("holdfast")
 
 RESTART_STATUS = 85
 """The status of a program that has more to do, and wants to be started again."""
+_SAY_S = 1.0
 
 
 def stop(
@@ -24,40 +28,103 @@ def stop(
     step: int,
     pace: Pace,
     *,
-    save: Callable[[], object],
+    save: Callable[..., object],
     note: Callable[..., None],
     close: Callable[[float], None],
 ) -> NoReturn:
-    """Make durable what can be, say what is lost, and end the program. `close` is told how many seconds there are."""
+    """Make durable what can be, say what is lost, and end the program.
+
+    `save` is told `with_metrics`, whether to save them, too; `close` how many seconds there are. Until all that is done,
+    the last call stays: nobody else would end a program whose storage hangs now.
+    """
     pace.end_is_near()
-    if look.saves:
-        save()
-    if look.waits:
-        pace.wait_for_last()
-    lost = pace.lost_steps(step)
-    note(STOPPED, step=step, why=look.why, lost_steps=lost)
-    if lost:
-        _log.warning("stopping at step %d; the last %d of them are not saved: %s", step, lost, look.why)
-    else:
-        _log.info("stopping at step %d, which is saved: %s", step, look.why)
     try:
-        close(pace.wait_s() if look.waits else 0.0)
-    except SaveFailedError as failure:
-        _log.error("%s", failure)  # the status is not that of success (I8)
+        if look.saves:
+            _save_last(save)
+        if look.waits:
+            pace.wait_for_last()
+        lost = pace.lost_steps(step)
+        note(STOPPED, step=step, why=look.why, lost_steps=lost, durable_s=pace.durable_s())
+        if lost:
+            _log.warning("stopping at step %d; the last %d of them are not saved: %s", step, lost, look.why)
+        else:
+            # A warning, so that it is seen: a program that ends without a word looks like one that crashed.
+            _log.warning("stopping at step %d, which is saved; status 85 asks for a restart: %s", step, look.why)
+        try:
+            close(pace.wait_s() if look.waits else 0.0)
+        except SaveFailedError as failure:
+            _log.error("%s", failure)  # the status is not that of success (I8)
+    finally:
+        pace.release()
+    if threading.current_thread() is not threading.main_thread():
+        # An exception would end this thread, and the program with the status of success.
+        _within(_SAY_S, _flush_output)
+        os._exit(RESTART_STATUS)
     raise SystemExit(RESTART_STATUS)
 
 
-def end_in_step(step: int, pace: Pace, *, note: Callable[..., None]) -> NoReturn:
+def end_in_step(step: int, pace: Pace, *, note: Callable[..., None], flush: Callable[[float], object]) -> NoReturn:
     """The same from another thread, while the program is in the middle of a step: only what was copied can be saved.
 
-    Nothing of the program runs any more: it would be killed in a moment.
+    Nothing of the program runs any more: it would be killed in a moment. Nothing that fails or hangs here, not even a
+    log that somebody else holds, keeps it from ending.
     """
-    pace.wait_for_last()
-    lost = pace.lost_steps(step)
-    note(STOPPED, step=step, why="the time was over in the middle of a step", lost_steps=lost)
-    _log.error("the time is over in the middle of a step: stopping after step %d; %d of them are not saved", step, lost)
+    try:
+        pace.wait_for_last()
+        lost = pace.lost_steps(step)
+        note(STOPPED, step=step, why="the time was over in the middle of a step", lost_steps=lost)
+
+        def say() -> None:
+            _log.error(
+                "the time is over in the middle of a step: stopping after step %d; %d of them are not saved", step, lost
+            )
+            flush(_SAY_S)
+            _flush_output()
+
+        _within(_SAY_S, say)
+    finally:
+        os._exit(RESTART_STATUS)
+
+
+def end_at_once(step: int) -> NoReturn:
+    """From another thread, while the program is being stopped and does not come to its end in time."""
+    try:
+        _within(_SAY_S / 2, lambda: _log.error("the time is over: stopping at step %d, before all was done", step))
+    finally:
+        os._exit(RESTART_STATUS)
+
+
+def _save_last(save: Callable[..., object]) -> None:
+    """Whatever is wrong with it, the program ends as it is supposed to."""
+    try:
+        save(with_metrics=True)
+    except FencedError:
+        raise
+    except UsageError as error:
+        _log.error("%s; saved without the metrics", error)
+        try:
+            save(with_metrics=False)
+        except HoldfastError as failure:
+            _log.error("no checkpoint could be made: %s", failure)
+    except HoldfastError as error:
+        _log.error("no checkpoint could be made: %s", error)
+
+
+def _within(seconds: float, work: Callable[[], None]) -> None:
+    """Do it, but wait no longer than that."""
+    thread = threading.Thread(target=work, name="holdfast-end", daemon=True)
+    try:
+        thread.start()
+        thread.join(seconds)
+    except RuntimeError:  # no more threads
+        pass
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     logging.shutdown()
-    os._exit(RESTART_STATUS)
 
 
 def save_on_error(error: Exception, step: int, pace: Pace, updates: Updates, save: Callable[[str], object]) -> None:

@@ -83,11 +83,17 @@ def background_kind(wanted: str | None, files: Files | None) -> str:
     return kind
 
 
-def refuse_unknown(what: str, unknown: Mapping[str, object]) -> None:
+def refuse_unknown(what: str, unknown: Mapping[str, object], function: Callable[..., object]) -> None:
     """Options that a function does not have."""
     if unknown:
+        import difflib  # which take their time, and are hardly ever needed
+        import inspect
+
+        known = inspect.signature(function).parameters
+        likely = difflib.get_close_matches(next(iter(unknown)), known, n=1)
+        hint = f"did you mean {likely[0]!r}? " if likely else ""
         raise UsageError(
-            f"{what} has no option {', '.join(map(repr, unknown))}", hint=f"help({what}) lists the options"
+            f"{what} has no option {', '.join(map(repr, unknown))}", hint=f"{hint}help({what}) lists the options"
         )
 
 

@@ -3,6 +3,7 @@
 Made with the Checkpointer, begun at its first step: a program that calls `save` itself starts no threads.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -17,10 +18,13 @@ from holdfast.engine.pacing import Look, Pacer, auto_in
 from holdfast.engine.session import Session
 from holdfast.engine.signs import Signs
 from holdfast.engine.time_left import TimeLeft, TimeLeftOption, find_time_left
+from holdfast.policy.functions import check_function
 from holdfast.policy.moment import Decision
 from holdfast.policy.triggers import Trigger
 
 __all__ = ["Limit", "Pace"]
+
+_log = logging.getLogger("holdfast")
 
 # At the end of a job: for a storage that is slow, and for the end of the process.
 _MOST_WAIT_S = 600.0
@@ -28,6 +32,8 @@ _EXIT_S = 1.0
 # In the middle of a step: a limit is not given to the second, as a time of grace is; but may be short.
 _LIMIT_EXIT_S = 3.0
 _LIMIT_EXIT_SHARE = 0.1
+# A program that is ending, and has not ended by then, is ended.
+_LAST_S = 0.5
 
 
 class _Notice(NamedTuple):
@@ -49,6 +55,8 @@ class Limit:
         self._option = option
         self._clock = clock
         given = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
+        if callable(option):
+            check_function(option, "time_left", given="")
         self._found = None if callable(option) else find_time_left(option, given, clock)
         self.is_given = self._found is not None
         """Whether it was given in figures; else a function or a scheduler may know, and is asked at the first step."""
@@ -79,8 +87,9 @@ class Pace:
         self._limit_exit_s = _LIMIT_EXIT_S
         self.is_ending = False
         """Whether the program, or the Checkpointer, is about to end by itself."""
-        self.end_in_step: Callable[[], object] = lambda: None
-        """Called by another thread when the time is over, and the program is in the middle of a step."""
+        self.end_in_step: Callable[[], bool] = lambda: False
+        """Called by another thread when the time is over, and the program is in the middle of a step; whether to call
+        it again."""
 
     def watch_limit(self) -> None:
         """Where a limit was given, it holds from now on: the first step may take longer than all of it."""
@@ -106,6 +115,9 @@ class Pace:
     def ask_to_stop(self, reason: str, grace_s: float | None) -> None:
         """The next look ends the program; where none comes within the grace, the last call does."""
         end_s = None if grace_s is None else self._session.clock.monotonic_s() + grace_s
+        before = self._notice
+        if before is not None and before.end_s is not None:  # one says that it will be killed: that stays true
+            end_s = before.end_s if end_s is None else min(end_s, before.end_s)
         self._notice = _Notice(reason, end_s)
         if grace_s is not None:
             self._call_last()
@@ -116,14 +128,30 @@ class Pace:
         return self._notice is not None
 
     def end_is_near(self) -> None:
-        """The program is being ended: nobody else must do it."""
+        """The program is being ended; the last call only sees to it that this does not take too long."""
+        self.is_ending = True
+        if self._last_call is not None:
+            self._last_call.look_again()
+
+    def is_over(self) -> bool:
+        """Whether there is no time left, not even to end."""
+        left_s = self._left_s()
+        return left_s is not None and left_s <= _LAST_S
+
+    def release(self) -> None:
+        """All is done: nobody has to be ended, or asked, any more."""
         self.is_ending = True
         if self._last_call is not None:
             self._last_call.close()
+        if self._time_left is not None:
+            self._time_left.close()
 
     def peek(self, step: int, epoch: int | None, metrics: Mapping[str, object]) -> Decision:
         """Whether a look would have a checkpoint made; nothing else happens."""
-        return self._begun().peek(step, epoch, metrics)
+        pacer, notice = self._begun(), self._notice
+        if notice is None:
+            return pacer.peek(step, epoch, metrics)
+        return pacer.peek(step, epoch, metrics, stop=notice.reason, grace_s=self._grace_s())
 
     def leave(self, *, writing: bool) -> None:
         """The program goes on."""
@@ -137,7 +165,11 @@ class Pace:
         """Whether a checkpoint is due because that exception leaves the loop."""
         if self._pacer is None:
             return Decision(due=False, reason="no step was made")
-        return self._pacer.due_on_error(step, f"{type(error).__name__}: {error}")
+        try:
+            text = str(error)
+        except Exception:  # noqa: BLE001  what it is worth is not decided by its text
+            text = "its text cannot be had"
+        return self._pacer.due_on_error(step, f"{type(error).__name__}: {text}")
 
     def note_saved(self, pending: PendingCheckpoint, stall_s: float, *, epoch: int | None) -> None:
         """A checkpoint was begun, by a step or by the program itself."""
@@ -157,10 +189,30 @@ class Pace:
         if self._pacer is not None:
             self._tell_restored(self._pacer, checkpoint)
 
+    def due_at_end(self, step: int) -> Decision:
+        """Whether a checkpoint is due because the program is done: where it is left to us when to save, at the end too.
+
+        Says where the end of the training is in none.
+        """
+        pacer = self._pacer
+        unsaved = 0 if pacer is None else pacer.unsaved_steps(step)
+        if pacer is None or not unsaved:
+            return Decision(due=False, reason="no step since the last checkpoint")
+        if auto_in(self._trigger) is not None:
+            return Decision(due=True, reason=f"the program is done, {unsaved} steps after the last checkpoint")
+        if not self._saves and self._trigger.watches & {"epoch", "metrics"}:  # which may be called by another name
+            why = pacer.peek(step, None, {}).reason
+            _log.warning("no checkpoint was made in %d steps: %s", unsaved, why)
+        return Decision(due=False, reason=f"the last {unsaved} steps are in no checkpoint")
+
     def lost_steps(self, step: int) -> int:
         """How many there are since what is durable, or was restored."""
         began = 0 if self._restored is None else self._restored.step
         return max(0, step - max((pending.step for pending in self._saves if pending.durable), default=began))
+
+    def durable_s(self) -> float | None:
+        """What checkpoints take to be durable, for the next attempt to know."""
+        return None if self._pacer is None else self._pacer.durable_s
 
     def wait_s(self) -> float:
         """How long may be waited at the end."""
@@ -174,18 +226,19 @@ class Pace:
             self._saves[-1].settle(self.wait_s())
 
     def close(self) -> None:
-        """Tell the next attempt what was learnt, and ask nobody any more."""
-        if self._pacer is not None:
-            self._pacer.close()
+        """Tell the next attempt what was learnt; `release` must follow."""
         self.end_is_near()
-        if self._time_left is not None:
-            self._time_left.close()
+        if self._pacer is not None:
+            try:
+                self._pacer.close()
+            except Exception as error:  # noqa: BLE001  the run must be let go, whatever was measured
+                _log.warning("what was measured is not kept: %s: %s", type(error).__name__, error)
 
     def _begun(self) -> Pacer:
         if self._pacer is None:
             session, past = self._session, Past()
             self._time_left = self._time_left or self._limit.find()
-            if auto_in(self._trigger) is not None:
+            if auto_in(self._trigger) is not None or self._time_left is not None:
                 past = read_past(read_events(session.store), attempt=session.attempt)
             self._pacer = Pacer(
                 self._trigger,
@@ -219,6 +272,9 @@ class Pace:
 
     def _left_in_step_s(self) -> float | None:
         """Until a program that is in the middle of a step has to end."""
+        if self.is_ending:
+            left_s = self._left_s()
+            return None if left_s is None else left_s - _LAST_S
         grace_s, left_s = self._grace_s(), None if self._time_left is None else self._time_left.left_s()
         limits = ((grace_s, _EXIT_S), (left_s, self._limit_exit_s))
         return min((limit_s - exit_s for limit_s, exit_s in limits if limit_s is not None), default=None)
@@ -228,7 +284,7 @@ class Pace:
         return None if notice is None or notice.end_s is None else notice.end_s - self._session.clock.monotonic_s()
 
     def _need_s(self) -> float:
-        return 0.0 if self._pacer is None else self._pacer.flush_s()
+        return 0.0 if self._pacer is None or self.is_ending else self._pacer.flush_s()
 
     def _tell_restored(self, pacer: Pacer, checkpoint: Checkpoint) -> None:
         pacer.note_restored(checkpoint.step, checkpoint.epoch, checkpoint.metrics, at_s=self._began_s)

@@ -23,12 +23,14 @@ class Past(NamedTuple):
     profile: object = None
     """What the last one measured, as plain values that nobody has checked; None where there was none."""
     margin: object = None
+    durable_s: object = None
+    """What its slowest checkpoints took to be durable, where it stopped itself; not checked either."""
     lifetimes: tuple[Lifetime, ...] = ()
 
 
 def read_past(events: Iterable[Event], *, attempt: int) -> Past:
     """Of the attempts before the given one. A journal is a diary: what makes no sense is skipped."""
-    profile = margin = None
+    profile = margin = durable_s = None
     telling: list[Event] = []
     last: dict[int, Event] = {}
     hosts: dict[int, object] = {}
@@ -38,6 +40,8 @@ def read_past(events: Iterable[Event], *, attempt: int) -> Past:
             continue
         if kind == PACED and number < attempt:
             profile, margin = event.get("profile"), event.get("margin")
+        if kind == STOPPED and number < attempt:
+            durable_s = event.get("durable_s")
         if kind == "attempt":
             hosts[number] = event.get("host")
         if kind in _TELLING:
@@ -53,7 +57,7 @@ def read_past(events: Iterable[Event], *, attempt: int) -> Past:
         # One whose beginning is not in the journal any more may have lived much longer.
         if each.number < attempt and each.began_utc_s is not None
     ]
-    return Past(profile, margin, tuple(lifetimes[-_MOST_LIFETIMES:]))
+    return Past(profile, margin, durable_s, tuple(lifetimes[-_MOST_LIFETIMES:]))
 
 
 def _failed(attempt: Attempt) -> bool:

@@ -14,7 +14,10 @@ _MOST_RULES = 20
 _MOST_RISK = 1e6
 _MOST_SHARE = 1e4
 _ALIKE = 0.1
+_COARSE_S = 10.0
 _FIRST = "first"
+_LEAST_SAVED = 2  # the overhead is known from one checkpoint to another
+_KEPT_WITHIN = 1.25  # an interval is changed when it is wrong by a fifth, if not before; and is rounded to whole steps
 
 
 class Wish(NamedTuple):
@@ -62,6 +65,21 @@ class Pace(NamedTuple):
     def reason(self) -> str:
         """Of the rule that won, in short; else the whole sentence."""
         return next((rule.text for rule in self.rules if rule.name == self.won and rule.text), self.why)
+
+    @property
+    def overhead_lately(self) -> float | None:
+        """`overhead_window`, but None before there is one to look at."""
+        return None if self.saved is not None and self.saved < _LEAST_SAVED else self.overhead_window
+
+    @property
+    def kept_against(self) -> int | None:
+        """What the rule that won wants by now, where the interval stays as it is because that is nearly the same."""
+        wanted = next((rule.steps for rule in self.rules if rule.name == self.won), None)
+        if not wanted or self.interval_steps is None or self.is_measuring:
+            return None
+        few, many = sorted((wanted, self.interval_steps))
+        # One step is a matter of rounding; where it is more than that, another rule is in the way, and `why` says so.
+        return wanted if many - few > 1 and many <= _KEPT_WITHIN * few else None
 
 
 class Sensed(NamedTuple):
@@ -128,6 +146,8 @@ class Report(NamedTuple):
     commits: tuple[Commit, ...]
     spacing: Spacing | None
     failed_saves: tuple[float, ...]
+    is_auto: bool
+    """Whether the interval is found by measuring, though it may not have been found yet."""
     running_s: float
     is_whole: bool
     """Whether the journal goes back to the beginning."""
@@ -151,14 +171,12 @@ class Report(NamedTuple):
 
     @property
     def overhead_all(self) -> float | None:
-        """What checkpoints cost in all attempts, each as far as it was measured."""
-        began_s = {attempt.number: attempt.at_s for attempt in self.attempts}
-        last = {pace.attempt: pace for pace in self.paces if pace.overhead_run is not None}
-        weights_s = {number: pace.at_s - began_s[number] for number, pace in last.items()}
-        total_s = sum(weights_s.values())
-        if total_s <= 0:
-            return None
-        return sum(weights_s[number] * (pace.overhead_run or 0.0) for number, pace in last.items()) / total_s
+        """What checkpoints cost in all attempts, as far as it was measured."""
+        return next((pace.overhead_run for pace in reversed(self.paces) if pace.overhead_run is not None), None)
+
+    def failed_before(self, attempt: int) -> int:
+        """How many of the attempts before that one were ended by a failure."""
+        return sum(a.ending in (Ending.KILLED, Ending.RAISED) for a in self.attempts if a.number < attempt)
 
     @property
     def seeing(self) -> tuple[Sensed, ...]:
@@ -192,6 +210,7 @@ def report_pace(events: Sequence[Event], *, alive: int | None = None, now_utc_s:
         commits=tuple(commits),
         spacing=_spacing(commits),
         failed_saves=tuple(placed.at_s for placed in of_kind.get("save_failed", ())),
+        is_auto="paced" in of_kind,
         running_s=history.running_s,
         is_whole=history.is_whole,
         odd=fields.odd,
@@ -272,13 +291,20 @@ def _stop(placed: Placed, fields: Fields) -> Stop:
 
 def _spacing(commits: Sequence[Commit]) -> Spacing | None:
     """Of checkpoints of the same attempt: between two attempts lies what was lost, and a pause."""
-    pairs = [(a, b) for a, b in pairwise(commits) if a.attempt == b.attempt]
-    steps = [b.step - a.step for a, b in pairs if a.step is not None and b.step is not None and b.step > a.step]
-    if not steps:
+    gaps = [
+        (b.step - a.step, b.at_s - a.at_s)
+        for a, b in pairwise(commits)
+        if a.attempt == b.attempt and a.step is not None and b.step is not None and b.step > a.step
+    ]
+    if not gaps:
         return None
+    steps = [gap for gap, _ in gaps]
     typical = median(steps)
     off = sum(abs(gap - typical) > _ALIKE * typical for gap in steps)
-    return Spacing(typical, median(b.at_s - a.at_s for a, b in pairs), is_even=off <= len(steps) // 10)
+    # Events have times in whole seconds: where that is coarse, only all of them together tell.
+    middle_s, step_s = median(s for _, s in gaps), sum(s for _, s in gaps) / sum(steps)
+    seconds = middle_s if middle_s >= _COARSE_S else typical * step_s
+    return Spacing(typical, seconds, is_even=off <= len(steps) // 10)
 
 
 def _spans(sensed: Sequence[Sensed], ends_s: Mapping[int, float]) -> list[tuple[float, float]]:

@@ -4,6 +4,7 @@
 microseconds, but not at every step of a fast loop.
 """
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from holdfast.policy.triggers import Trigger
 from holdfast.policy.tuning import Plan, Tuner
 
 __all__ = ["Look", "Pacer", "auto_in"]
+
+_log = logging.getLogger("holdfast")
 
 # From one look to the next it takes about this long: no checkpoint is later than that, and steps are measured so.
 _LOOK_S = 0.1
@@ -103,7 +106,8 @@ class Pacer:
         self._limit = None if auto is None else auto.overhead
         self._margin = Margin.from_plain(past.margin)
         self._steps = StepTimes()
-        self._durable_before_s = profile.durable_s
+        # Of one that was stopped before its plan told anything, or had none.
+        self._durable_before_s = Profile.from_plain({"durable_s": past.durable_s}).durable_s or profile.durable_s
         self._durables_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._began_s = clock.monotonic_s() if began_s is None else began_s
         self._moment = self._asked = Moment(step=0, now_s=self._began_s, began_s=self._began_s)
@@ -116,6 +120,7 @@ class Pacer:
         self._told: tuple[int | None, str, int] = (None, "", 0)
         self._told_end: tuple[Action, float] | None = None
         self._whole_s: float | None = None
+        self._is_odd_said = False
         self.saved = 0
         self.skipped = 0
         self.ask_at: float = 0
@@ -138,7 +143,7 @@ class Pacer:
         self._measure(step, now_s, writing=writing)
         self._follow_plan(step, now_s)
         moment = self._asked = self._at(step, now_s, epoch, metrics)._replace(stop=stop)
-        decision = self._trigger.decide(moment)
+        decision = self._decide(moment)
         left_s = None if self._time_left is None else self._time_left.left_s()
         ending = self._asked_to_end(step, stop, grace_s) if stop else self._ending(step, left_s)
         self._tell_end(ending, left_s, now_s)
@@ -150,10 +155,19 @@ class Pacer:
         self.ask_at = self._next_look(step, decision)
         return Look(decision, ending)
 
-    def peek(self, step: int, epoch: int | None, metrics: Mapping[str, object]) -> Decision:
+    def peek(
+        self,
+        step: int,
+        epoch: int | None,
+        metrics: Mapping[str, object],
+        *,
+        stop: str = "",
+        grace_s: float | None = None,
+    ) -> Decision:
         """Whether a look at that step would have a checkpoint made, as far as is known now."""
-        decision = self._trigger.decide(self._at(step, self._clock.monotonic_s(), epoch, metrics))
-        look = Look(decision, self._ending(step, None if self._time_left is None else self._time_left.left_s()))
+        decision = self._decide(self._at(step, self._clock.monotonic_s(), epoch, metrics)._replace(stop=stop))
+        left_s = None if self._time_left is None else self._time_left.left_s()
+        look = Look(decision, self._asked_to_end(step, stop, grace_s) if stop else self._ending(step, left_s))
         return Decision(look.saves, look.why) if look.stops else decision
 
     def due_on_error(self, step: int, error: str) -> Decision:
@@ -161,7 +175,7 @@ class Pacer:
         if "error" not in self._trigger.watches:
             return Decision(due=False, reason="the trigger does not ask for checkpoints at exceptions")
         moment = self._at(step, self._clock.monotonic_s(), self._moment.epoch, {})
-        return self._trigger.decide(moment._replace(error=error))
+        return self._decide(moment._replace(error=error))
 
     def note_saved(self, pending: PendingCheckpoint, stall_s: float, *, epoch: int | None) -> None:
         """A checkpoint was begun, whoever asked for it; the call took so long."""
@@ -182,10 +196,18 @@ class Pacer:
         asked, before = self._asked, self._left_out
         if before is not None:
             since = asked._replace(saved_step=before.step, saved_s=before.now_s, saved_epoch=before.epoch)
-            if not self._trigger.decide(since).due:
+            if not self._decide(since).due:
                 return False
         self._left_out = asked
+        if not self.skipped:
+            _log.warning(
+                "the checkpoint of step %d is left out, because the storage has not finished the last two; it is made "
+                "as soon as there is room (this is said once)",
+                asked.step,
+            )
         self.skipped += 1
+        # The best one is the best of those that were saved: the next that is as good is due again.
+        self._moment = self._moment._replace(lowest=asked.lowest, highest=asked.highest)
         return True
 
     def note_restored(self, step: int, epoch: int | None, metrics: Mapping[str, float], *, at_s: float) -> None:
@@ -212,11 +234,29 @@ class Pacer:
         self._looked_s = self._clock.monotonic_s()
         self._was_writing = writing
 
+    def unsaved_steps(self, step: int) -> int:
+        """How many there are since the last checkpoint that was begun, or restored."""
+        return max(0, step - self._moment.since_step)
+
     def close(self) -> None:
         """Leave the profile to the next attempt."""
         self._settle()
         if self.tuner is not None and self._looked_step is not None:
             self._tell(self.tuner.plan(), self._moment.step, self._clock.monotonic_s())
+
+    def _decide(self, moment: Moment) -> Decision:
+        """What the trigger says. One of the program may raise, or say what is no decision: that ends nothing (I7)."""
+        try:
+            decision: object = self._trigger.decide(moment)
+            if isinstance(decision, Decision) and isinstance(decision.due, bool):
+                return decision
+            found = f"it gave {decision!r}"
+        except Exception as error:  # noqa: BLE001
+            found = f"{type(error).__name__}: {error}"
+        if not self._is_odd_said:
+            self._is_odd_said = True
+            _log.warning("the trigger %s fails: %s; not due (this is said once)", type(self._trigger).__name__, found)
+        return Decision(due=False, reason=f"the trigger fails: {found}", ask_at=moment.step + 1)
 
     def _measure(self, step: int, now_s: float, *, writing: bool) -> None:
         if self._looked_step is not None and step > self._looked_step:
@@ -271,6 +311,7 @@ class Pacer:
         tuner, measured = self.tuner, plan.measured
         assert tuner is not None
         self._told = (plan.interval_steps, plan.won, self.saved)
+        _log.info("checkpoints: %s", plan.why)
         self._note(
             PACED,
             step=step,
@@ -293,6 +334,12 @@ class Pacer:
             profile=measured.to_plain(),
             margin=self._margin.to_plain(),
         )
+
+    @property
+    def durable_s(self) -> float | None:
+        """What the slowest of the last few checkpoints took to be durable; None where that is not known."""
+        self._settle()
+        return max(self._durables_s, default=self._durable_before_s)
 
     def flush_s(self) -> float:
         """What is on its way takes no longer than this to become durable."""

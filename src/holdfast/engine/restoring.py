@@ -258,12 +258,13 @@ def _without_suspect(
 
 
 def _fruitless(checkpoint_id: str, events: Sequence[Event]) -> int:
-    """How often it was restored since the last commit or clean end."""
+    """How often it was restored since the last commit, or since a program came to an end by itself."""
     count = 0
     for event in events:
-        if event["event"] == "committed" or (event["event"] == "closed" and event.get("clean") is True):
-            count = 0  # it led somewhere, or the program had nothing left to do
-        elif event["event"] == "restoring" and event.get("id") == checkpoint_id:
+        kind = event["event"]
+        if kind in ("committed", "stopped") or (kind == "closed" and event.get("clean") is True):
+            count = 0  # it led somewhere, or the program had nothing left to do, or no time left to do it
+        elif kind == "restoring" and event.get("id") == checkpoint_id:
             count += 1
     return count
 

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from holdfast.core.clock import Clock
+from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import UsageError
 from holdfast.core.limits import MAX_FORKS
 from holdfast.core.names import attempt_key
@@ -13,6 +13,7 @@ from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import Catalog, HeadCache, read_catalog
 from holdfast.engine.identity import found_run
 from holdfast.engine.journal import Journal
+from holdfast.engine.telling import Teller
 from holdfast.policy.lineage import in_order
 from holdfast.storage.store import Store
 
@@ -34,6 +35,7 @@ class Session:
         self.starts_over = fresh
         """Whether what the run has is left behind, on purpose or because there is nothing."""
         self.pool = BlockPool()
+        self._teller = Teller()
         self.heads: HeadCache = {}
         self.attempt = 0
         self.seq = 0
@@ -93,8 +95,18 @@ class Session:
             )
         self.starts_over = True
 
+    def tell(self, event: str, **details: object) -> None:
+        """To the journal, some time later: nobody waits for a storage that hangs."""
+        journal, time = self.journal, utc_text(self.clock.utc_s())
+        self._teller.tell(lambda: journal.record(event, durable=False, time=time, **details))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the journal was told; whether it was."""
+        return self._teller.flush(timeout_s)
+
     def close(self) -> None:
         """Let the run go."""
+        self._teller.close()
         self.store.let_go(attempt_key(self.attempt))
         self.store.close()
 

@@ -4,6 +4,7 @@ Nothing here waits for a storage or a sensor: the watch has a thread of its own,
 """
 
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from numbers import Real
@@ -41,6 +42,7 @@ class Signs:
         self._storage: StorageSensor | None = None
         self._health = Health()
         self._noted_step: int | None = None
+        self._is_said = False
         self._to_mark: Diagnosis | None = None
         self._marker: threading.Thread | None = None
 
@@ -79,9 +81,10 @@ class Signs:
         value = None if self._metric is None else metrics.get(self._metric)
         if value is None or step == self._noted_step or not (fetch or _is_at_hand(value)):
             return
+        item = getattr(value, "item", None)  # of a tensor: no warning about gradients
         try:
-            number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError, RuntimeError):
+            number = float(item() if callable(item) else value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             return  # no number; whoever saves it as a metric is told
         self._noted_step = step
         before, now = self._health.diagnosis, self._health.note(step, number)
@@ -90,6 +93,19 @@ class Signs:
             self._mark_later(now)
         elif now.state == HEALTHY and before.suspect_from is not None:
             _log.warning("the loss is as before again at step %d: checkpoints are not suspect any more", step)
+
+    def note_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Those of a checkpoint. Where nobody follows the loss, one that is no number is said, once."""
+        odd = None if self._metric is not None or self._is_said else _first_odd(metrics)
+        if odd is not None:
+            self._is_said = True
+            _log.warning(
+                "%s is %r at step %d, and is saved all the same; health=%r would keep the last healthy checkpoint",
+                odd,
+                metrics[odd],
+                step,
+                odd,
+            )
 
     def note_settled(self, pending: PendingCheckpoint, size_bytes: int = 0) -> None:
         """A checkpoint became durable, or failed. Sizes matter only where they differ from one to the next."""
@@ -141,6 +157,14 @@ class Signs:
                 mark_suspects(self._session, from_step=diagnosis.suspect_from, reason=diagnosis.reason)
 
 
+def _first_odd(metrics: Mapping[str, float]) -> str | None:
+    """The first one that is no number, and may be a loss; the others may have no value at this step."""
+    return next((name for name, value in metrics.items() if "loss" in name.lower() and not math.isfinite(value)), None)
+
+
 def _is_at_hand(value: object) -> bool:
-    """Whether it is a number of this process, or a tensor in its memory: nobody has to wait for it."""
-    return isinstance(value, Real) or getattr(getattr(value, "device", None), "type", None) == "cpu"
+    """Whether it is a number of this process, or an array or tensor in its memory: nobody has to wait for it."""
+    if isinstance(value, Real) or type(value).__module__ == "numpy":
+        return True
+    device = getattr(value, "device", None)
+    return getattr(device, "type", device) == "cpu"

@@ -119,4 +119,5 @@ def _moment(text: str) -> float | None:
 
 
 def _number(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"[0-9]{1,12}", text) else None
+    number = float(text) if text and re.fullmatch(r"[0-9]{1,12}", text) else 0.0
+    return number or None  # 0 is what is said where it is not known

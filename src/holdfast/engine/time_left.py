@@ -14,7 +14,7 @@ from holdfast.engine.asking import Asking
 from holdfast.engine.condor_time_left import condor_time_left
 from holdfast.engine.slurm_time_left import slurm_time_left
 from holdfast.engine.wall_deadline import WallDeadline
-from holdfast.policy.durations import seconds_of
+from holdfast.policy.durations import seconds_of, words_of
 
 __all__ = ["TimeLeft", "TimeLeftOption", "find_time_left", "process_age_s"]
 
@@ -142,7 +142,11 @@ def _of_environment(environ: Mapping[str, str], clock: Clock, age_s: float) -> T
     first = min(found, key=lambda one: one.left_s() or 0.0)
     left_s = first.left_s()
     if left_s is not None and left_s <= 0:
-        _log.warning("%s: that was %.0f s ago; the job will stop itself at its first step", first.source, -left_s)
+        # Not a stop with its status: whoever starts the program again because of that would do so for ever.
+        raise UsageError(
+            f"{first.source}={environ[first.source]!r}: the time was over {words_of(-left_s)} ago",
+            hint=f"set {first.source} anew for every job, or unset it",
+        )
     return first
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.core.countdown import Countdown
 from holdfast.engine.sensors.sensor import Sensor
-from holdfast.policy.risk import CALM, Reading, combine
+from holdfast.policy.risk import CALM, Reading, bounded, combine
 
 __all__ = ["OnChange", "Watch"]
 
@@ -118,7 +118,8 @@ class Watch:
                 reading = sensor.read()
                 if not isinstance(reading, Reading):
                     raise TypeError(f"it gave {reading!r}")
-            except Exception as error:  # noqa: BLE001  whatever a sensor does must not end the watch
+                reading = Reading(str(reading.text), bounded(float(reading.risk)), str(reading.concluded))
+            except BaseException as error:  # noqa: BLE001  whatever a sensor does, sys.exit() too, must not end it
                 reading, why = None, f"{type(error).__name__}: {error}"
             running.busy_with("")
             if running.stop.is_set():

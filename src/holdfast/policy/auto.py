@@ -8,6 +8,7 @@ from datetime import timedelta
 from holdfast.core.errors import UsageError
 from holdfast.policy.durations import seconds_of, words_of
 from holdfast.policy.failures import PRIOR_MTBF_S
+from holdfast.policy.functions import in_short
 from holdfast.policy.moment import Decision, Moment
 from holdfast.policy.triggers import Trigger
 
@@ -18,6 +19,9 @@ FIRST_STEPS = 10
 FIRST_S = 5.0
 FIRST_LATEST_S = 60.0  # however few the steps were
 _LOOK_AHEAD_STEPS = 1000
+_LEAST_OVERHEAD = 1e-9
+_MOST_S = 1e10  # three centuries
+_MOST_STEPS = 10**15
 
 
 @dataclass(frozen=True)
@@ -103,11 +107,11 @@ def auto(
 
 
 def _fraction(value: object) -> float:
-    number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
-    if 0 < number <= 1:
-        return number
+    # Compared before it is converted: an integer may be too large for a float.
+    if not isinstance(value, bool) and isinstance(value, int | float) and _LEAST_OVERHEAD <= value <= 1:
+        return float(value)
     raise UsageError(
-        f"auto: overhead={value!r} is not a fraction above 0 and at most 1",
+        f"auto: overhead={in_short(repr(value))} is not a fraction above 0 and at most 1",
         hint="0.035 is 3.5 % of the training's time; give lose_at_most= where only the work at risk counts",
     )
 
@@ -116,7 +120,7 @@ def _positive_s(name: str, value: object) -> float:
     seconds = seconds_of(value, f"auto: {name}")
     if seconds <= 0:
         raise UsageError(f"auto: {name}={value!r} is not a time above 0", hint=f'for example {name}="10 min"')
-    return seconds
+    return min(seconds, _MOST_S)
 
 
 def _count(value: object) -> int:
@@ -126,7 +130,7 @@ def _count(value: object) -> int:
         number = None
     if number is None or number < 1:
         raise UsageError(
-            f"auto: at_least_every_steps={value!r} is not an integer of at least 1",
+            f"auto: at_least_every_steps={in_short(repr(value))} is not an integer of at least 1",
             hint="1 is as often as overhead= allows",
         )
-    return number
+    return min(number, _MOST_STEPS)

@@ -137,16 +137,14 @@ def decide_end(
         return Ending(Action.GO_ON, "the time left is not known", _LOOK_UNKNOWN_S)
     if left_s == math.inf:
         return Ending(Action.GO_ON, "there is no time limit", _LOOK_S)
-    finish = _finish(left_s, costs, steps, steps_left)
-    if finish is not None:
-        return finish
     unknown_s = min(_UNKNOWN_SAVE_S, _UNKNOWN_SHARE * max(0.0, whole_s))
     save_s = (_pending(costs) + _save(costs, unknown_s=unknown_s)) * margin.factor
+    finish = _finish(left_s, save_s, costs, steps, steps_left)
+    if finish is not None:
+        return finish
     spare_s = left_s - steps.next_s - save_s - _EXIT_S
-    needs = (
-        f"{words_of(left_s)} left; a step takes up to {words_of(steps.next_s)}, a checkpoint {words_of(save_s)}, "
-        f"the end {words_of(_EXIT_S)}"
-    )
+    step = f"a step takes up to {words_of(steps.next_s)}" if steps.next_s > 0 else "what a step takes is not known"
+    needs = f"{words_of(left_s)} left; {step}, a checkpoint {words_of(save_s)}, the end {words_of(_EXIT_S)}"
     if spare_s >= 0:
         return Ending(Action.GO_ON, needs, min(spare_s / 2, _LOOK_S))
     return _stop(left_s, 0.0, costs, needs)
@@ -167,20 +165,26 @@ def decide_grace(
     """
     grace_s = 0.0 if math.isnan(grace_s) else grace_s
     until_safe_s = _time(until_safe_s) or 0.0
-    finish = _finish(grace_s - until_safe_s, costs, steps, steps_left)
+    save_s = _pending(costs) + _save(costs, unknown_s=0.0)
+    finish = _finish(grace_s - until_safe_s, save_s, costs, steps, steps_left)
     return finish or _stop(grace_s, until_safe_s, costs, f"{words_of(grace_s)} of grace")
 
 
-def _finish(left_s: float, costs: Costs, steps: StepTimes, steps_left: int | None) -> Ending | None:
-    """FINISH, where the program is sure to be done before the limit, with what is on its way durable."""
-    if steps_left is None or (steps_left > 0 and steps.usual_s is None):
+def _finish(left_s: float, save_s: float, costs: Costs, steps: StepTimes, steps_left: int | None) -> Ending | None:
+    """FINISH, where the program is sure to be done before the limit, with a checkpoint of its end.
+
+    Without one where it is too late for any: to stop would save nothing either.
+    """
+    # One that goes on after its last step had another one in mind.
+    if steps_left is None or steps_left < 0 or (steps_left > 0 and steps.usual_s is None):
         return None
-    if steps_left <= 0:
+    if steps_left == 0:
         return Ending(Action.FINISH, "the last step is made: it ends now")
     # One of the steps may be as long as the longest; all of them together are not.
     usual_s = _time(steps.usual_s) or 0.0
     rest_s = steps.next_s + (steps_left - 1) * usual_s * _STEP_MARGIN
-    spare_s = left_s - rest_s - _pending(costs) - _EXIT_S
+    is_too_late = _pending(costs) + _save(costs, unknown_s=0.0) > left_s
+    spare_s = left_s - rest_s - (_pending(costs) if is_too_late else save_s) - _EXIT_S
     if spare_s < 0:
         return None
     reason = (
@@ -195,7 +199,9 @@ def _stop(left_s: float, until_safe_s: float, costs: Costs, why: str) -> Ending:
     save_s, pending_s = _save(costs, unknown_s=0.0), _pending(costs)
     if until_safe_s + pending_s + save_s <= left_s and left_s > 0:
         return Ending(Action.SAVE_AND_STOP, f"{why}: save now, and stop")
-    lacks = f"{why}: too little for a checkpoint, which takes {words_of(until_safe_s + pending_s + save_s)}"
+    lacks = f"{why}: too little for a checkpoint"
+    if costs.durable_s is not None:
+        lacks += f", which takes {words_of(until_safe_s + pending_s + save_s)}"
     if costs.pending_s is None:
         return Ending(Action.REPORT, f"{lacks}; nothing is on its way that could become durable")
     if pending_s <= left_s:

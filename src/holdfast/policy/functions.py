@@ -14,20 +14,23 @@ Answer = bool | str | Decision
 _LENGTH = 200
 
 
-def check_function(function: object) -> None:
-    """UsageError where it is clear beforehand that the function can give no answer."""
+def check_function(function: object, what: str = "when", *, given: str = "a moment") -> None:
+    """UsageError where it is clear beforehand that the function can give no answer.
+
+    It is called with what is `given`; an empty text is nothing.
+    """
     import inspect
 
     if not callable(function):
         hint = "for example when(lambda moment: moment.step == 5)"
-        raise UsageError(f"when: {in_short(repr(function))} is not a function", hint=hint)
+        raise UsageError(f"{what}: {in_short(repr(function))} is not a function", hint=hint)
     if inspect.iscoroutinefunction(function):
-        raise UsageError(f"when: {name_of(function)} is a coroutine function", hint="give a plain function")
+        raise UsageError(f"{what}: {name_of(function)} is a coroutine function", hint="give a plain function")
     try:
-        inspect.signature(function).bind(None)
+        inspect.signature(function).bind(*((None,) if given else ()))
     except TypeError as error:
-        found = f"when: {name_of(function)} cannot be called with a moment: {error}"
-        raise UsageError(found, hint="give it one parameter") from error
+        found = f"{what}: {name_of(function)} cannot be called with {given or 'nothing'}: {error}"
+        raise UsageError(found, hint="give it one parameter" if given else "give it no parameters") from error
     except ValueError:
         pass  # some functions in C have no signature to look at
 

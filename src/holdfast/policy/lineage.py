@@ -4,7 +4,7 @@ Order is (attempt, step, seq), never time: clocks go backwards, attempts do not.
 """
 
 from collections.abc import Iterable, Sequence, Set
-from math import isnan
+from math import isfinite, isnan
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.names import parse_checkpoint_id
@@ -111,7 +111,7 @@ def choose(
     chosen = _chosen(ordered, which, by=by, mode=mode)
     older = [c for c in ordered if _place(c) < _place(chosen) and c.step <= chosen.step and not c.quarantined]
     if which == HEALTHY:
-        older = [c for c in older if not c.suspect]
+        older = [c for c in older if not c.suspect and _is_finite(c) >= _is_finite(chosen)]
     line = _line_to(ordered, chosen)
     return [
         chosen,
@@ -221,7 +221,8 @@ def _healthy(ordered: list[Checkpoint]) -> Checkpoint:
     newest = next(c for c in reversed(ordered) if c.id in live)
     # As for the latest: what a rollback left on purpose at a later step is only for whoever asks for it.
     healthy = [c for c in ordered if _is_healthy(c) and (c.id in live or c.step <= newest.step)]
-    found = _newest_of(healthy, live)
+    # Without `health=` nobody looked at the loss; but one that is no number is seen by everybody, unless all are so.
+    found = _newest_of(filter(_is_finite, healthy), live) or _newest_of(healthy, live)
     if found is not None:
         return found
     suspect = [c for c in ordered if c.suspect and not c.quarantined]
@@ -232,6 +233,10 @@ def _healthy(ordered: list[Checkpoint]) -> Checkpoint:
         f"healthy: {what} suspect: {suspect[-1].suspect}",
         hint='to use one all the same, give "latest", its step or its id',
     )
+
+
+def _is_finite(checkpoint: Checkpoint) -> bool:
+    return all(map(isfinite, checkpoint.metrics.values()))
 
 
 def _is_healthy(checkpoint: Checkpoint) -> bool:

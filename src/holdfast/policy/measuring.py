@@ -260,4 +260,5 @@ class Spending:
 
 def _distinct(mean: float, variance: float) -> float:
     """Nothing at three times its error, nearly all of the mean at six times; never negative."""
-    return mean * max(0.0, 1 - (variance * _SURELY**2 / (mean * mean)) ** 2) if mean > 0 else 0.0
+    square = mean * mean  # of what is too small for that, nothing is distinct
+    return mean * max(0.0, 1 - (variance * _SURELY**2 / square) ** 2) if mean > 0 and square > 0 else 0.0

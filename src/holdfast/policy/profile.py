@@ -1,6 +1,5 @@
 """What an attempt measured, kept in the run, so that the next one begins with it."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 __all__ = ["Profile"]
 
 _TIMES = ("step", "stall", "slow", "durable")
+_LEAST_S, _MOST_S = 1e-9, 1e10
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -66,7 +66,8 @@ def _seconds(value: object) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) and number >= 0 else None
+    # What is shorter or longer than any measurement comes from nobody who measured, and overflows elsewhere.
+    return (number if number > _LEAST_S else 0.0) if 0 <= number < _MOST_S else None
 
 
 def _count(value: object) -> int:

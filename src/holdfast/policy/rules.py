@@ -13,10 +13,12 @@ __all__ = ["AIM", "Demand", "Facts", "Plan", "Wish", "demand", "explain"]
 AIM = 0.95  # of the overhead that is allowed: room for what is not measured exactly
 _DURABLE_ROOM = 1.05
 _LOSE_AIM = 0.95  # of lose_at_most: room for a step that takes longer, and for noise
+_MOST_STEPS = 1e15
 _HARD = 1.1  # times the limit: above this, the run as a whole is not let
 _DEBT_PER_SAVED = 8
 _DEBT_MOST = 8
 _NOTICEABLE = 1.02
+_SMALL = 0.05  # of what is said: not worth a word
 
 
 class Wish(NamedTuple):
@@ -116,7 +118,7 @@ def demand(auto: Auto, facts: Facts) -> Demand:
 def explain(auto: Auto, facts: Facts, wishes: Demand, interval: int, measured: Profile) -> Plan:
     """The same in words."""
     rules = [
-        Wish("durable", _up(wishes.durable), f"durable within {words_of(facts.durable_s)}, before the next one"),
+        Wish("durable", _up(wishes.durable), _durable_text(facts)),
         Wish("overhead", _up(wishes.overhead), _overhead_text(auto, facts)),
         Wish("failures", _up(wishes.failures), _failures_text(auto, facts)),
     ]
@@ -137,27 +139,56 @@ def _overhead_s(limit: float, facts: Facts) -> float:
     if facts.risky:
         # What was saved before may be spent while there is risk.
         return max(0.0, (facts.spent_s + facts.careful_s) / (AIM * limit) - facts.saved_base_s)
+    return max(hard_s, (facts.careful_s + _instalment_s(limit, facts)) / (AIM * limit))
+
+
+def _instalment_s(limit: float, facts: Facts) -> float:
+    """What the next checkpoint has to make up for, of what those before it cost more than the limit allows."""
     debt_s = max(0.0, facts.spent_s - limit * facts.saved_base_s)
-    spread_over = min(_DEBT_MOST, max(1.0, facts.saved / _DEBT_PER_SAVED))
-    return max(hard_s, (facts.careful_s + debt_s / spread_over) / (AIM * limit))
+    return debt_s / min(_DEBT_MOST, max(1.0, facts.saved / _DEBT_PER_SAVED))
+
+
+def _durable_text(facts: Facts) -> str:
+    if facts.gap_steps > _DURABLE_ROOM * facts.durable_s / facts.step_s:
+        return "some steps while nothing is written, to see again what one takes"
+    return f"durable within {words_of(facts.durable_s)}, even a slow one, before the next"
 
 
 def _overhead_text(auto: Auto, facts: Facts) -> str:
-    return f"{words_of(facts.cost_s)} a checkpoint, within {auto.overhead:.3g} of the training's time"
+    """With the figures that the interval comes from: whoever divides them gets it."""
+    limit = auto.overhead
+    one = f"up to {words_of(facts.careful_s)} a checkpoint"
+    allowed = f"within {_percent(AIM)} of the allowed {_percent(limit)}"
+    spent = f"{words_of(facts.spent_s)} spent until now and {words_of(facts.careful_s)} for the next"
+    if facts.risky:
+        return f"{spent}, {allowed}: what was not spent before may be now"
+    instalment_s = _instalment_s(limit, facts)
+    if _overhead_s(limit, facts) > (facts.careful_s + instalment_s) / (AIM * limit):
+        return f"{spent}, within {_percent(_HARD * limit)} of the training's time"
+    if instalment_s < _SMALL * facts.careful_s:
+        return f"{one}, {allowed}"
+    return f"{one} and {words_of(instalment_s)} that earlier ones cost too much, {allowed}"
 
 
 def _failures_text(auto: Auto, facts: Facts) -> str:
     best = f"least time lost at a failure every {words_of(facts.mtbf_s)}"
+    if facts.risky:
+        best += f" while there is trouble, else {words_of(facts.lifetime_s)}"
+    elif abs(facts.lifetime_s / auto.mtbf_s - 1) <= _SMALL:
+        best += ", as is assumed at first"
+    else:
+        best += f"; at first {words_of(auto.mtbf_s)} is assumed"
     if auto.at_least_every_steps is None:
         return best
-    return f"{best}, but at least every {auto.at_least_every_steps} steps as was asked for"
+    asked = auto.at_least_every_steps
+    return f"{best}, but at least {'at every step' if asked == 1 else f'every {asked} steps'} as was asked for"
 
 
 def _conflict(auto: Auto, facts: Facts, wishes: Demand, interval: int) -> str:
     """Where not everything that was asked for can be had: what is not, and what to do."""
     if auto.lose_at_most_s is not None and wishes.durable > wishes.lose_bound:
         return (
-            f"lose_at_most={words_of(auto.lose_at_most_s)} cannot be held: a checkpoint takes "
+            f"lose_at_most={words_of(auto.lose_at_most_s)} cannot be held: a checkpoint takes up to "
             f"{words_of(facts.durable_s)} to be durable; use a faster storage or a smaller state"
         )
     found = facts.cost_s / (interval * facts.step_s)
@@ -168,10 +199,16 @@ def _conflict(auto: Auto, facts: Facts, wishes: Demand, interval: int) -> str:
     else:
         against = f"lose_at_most={words_of(auto.lose_at_most_s or 0.0)}"
     return (
-        f"overhead={auto.overhead:.3g} cannot be held against {against}; it will be about {found:.2g}: allow more "
+        f"an overhead of {_percent(auto.overhead)} cannot be held against {against}; it will be about "
+        f"{_percent(found)}: allow more "
         f'overhead or more loss, or make checkpoints cheaper (capture="overlapped", a core to spare, faster storage)'
     )
 
 
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.3g} %" if percent < 10 else f"{percent:.0f} %"
+
+
 def _up(steps: float) -> int:
-    return max(1, math.ceil(steps - 1e-9))
+    return max(1, math.ceil(min(steps, _MOST_STEPS) - 1e-9))

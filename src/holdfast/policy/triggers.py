@@ -30,6 +30,7 @@ WATCHABLE = frozenset({"epoch", "metrics", "error", "stop"})
 
 # A time trigger that looked further ahead would be late by as many steps if they became a hundred times slower.
 _LOOK_AHEAD_STEPS = 100
+_MOST = 10**15
 
 
 class Trigger(ABC):
@@ -404,7 +405,7 @@ def _count(name: str, value: object) -> int:
         raise UsageError(
             f"every: {name}={in_short(repr(value))} is not an integer of at least 1", hint=f"give {name}=1"
         )
-    return number
+    return min(number, _MOST)  # no training makes more
 
 
 def _time_s(name: str, value: object) -> float:

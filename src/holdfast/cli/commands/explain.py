@@ -1,6 +1,7 @@
 """`holdfast explain`: how often checkpoints are made, and why that often."""
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,14 @@ from holdfast.cli.output import Output
 from holdfast.cli.parser import add_run, whole
 from holdfast.cli.plain_text import speaks_unicode
 from holdfast.cli.runs import Run
-from holdfast.cli.table import Cell, Column, Style, render
+from holdfast.cli.table import Cell, Column, Style, paint, render
 from holdfast.cli.words import count
 from holdfast.core.clock import utc_text
 from holdfast.core.errors import printable
 from holdfast.engine.attempts import latest_holder
 from holdfast.engine.history import Attempt, Ending
 from holdfast.engine.journal import read_events
-from holdfast.engine.pace_report import Pace, Report, report_pace
+from holdfast.engine.pace_report import Pace, Report, Stop, report_pace
 from holdfast.engine.pace_words import pace_words, share_words, steps_words, time_words
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -52,8 +53,13 @@ _MEASURED = (
     ("step_s", "a step takes", ""),
     ("stall_s", "stall", "the training waits for a checkpoint to be copied"),
     ("slow_s", "slow-down", "steps take longer while it is written, in all"),
-    ("durable_s", "until durable", "from its beginning until it is on the disk"),
+    ("durable_s", "until durable", "usually, from its beginning until it is on the disk"),
 )
+_UNKNOWN = "–"
+_TIED = "\N{NO-BREAK SPACE}"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|[KMGT]iB)(?!\w))")
+# Of these, the journal has the last sign of life, and not the end.
+_WITHOUT_END = (Ending.KILLED, Ending.RUNNING, Ending.ROLLED_BACK)
 _ENDING_STYLES = {Ending.KILLED: Style.RED, Ending.RUNNING: Style.GREEN}
 
 
@@ -111,23 +117,32 @@ def _print_summary(path: str, report: Report, out: Output) -> None:
 def _print_unpaced(path: str, report: Report, out: Output) -> None:
     """Of a run in which no interval was chosen by measurement: what its checkpoints tell."""
     out.line(path, Style.BOLD)
-    _print_fact(
-        "why",
-        "the journal tells of no interval that was chosen by measurement: the run has a rule of its own "
-        '(every=500, save()), it was made by an older holdfast, or every="auto" has not measured enough yet',
-        out,
-    )
-    if report.spacing is not None:
-        about = "every" if report.spacing.is_even else "unevenly, half of them less than"
-        apart = f"{steps_words(round(report.spacing.steps))} apart" if not report.spacing.is_even else ""
-        every = apart or steps_words(round(report.spacing.steps))
-        _print_fact(
-            "checkpoints", f"{len(report.commits)}: {about} {every} (≈ {time_words(report.spacing.seconds)})", out
-        )
-    else:
-        _print_fact("checkpoints", str(len(report.commits)) if report.commits else "none yet", out)
+    _print_fact("why", _why_unpaced(report), out)
+    _print_fact("checkpoints", _spaced(report), out)
     if report.attempts:
-        _print_fact("failures", _failures(report, None), out)
+        _print_fact("failures", _failures(report), out)
+
+
+def _why_unpaced(report: Report) -> str:
+    if report.is_auto:
+        return 'every="auto" has not measured enough yet'
+    if report.commits:
+        return 'the program\'s own rule (every=..., or save() where it wants): the interval was not found by "auto"'
+    return "no checkpoint was made, and no interval was found"
+
+
+def _spaced(report: Report) -> str:
+    """How many checkpoints there are, and how far apart."""
+    if not report.commits:
+        return "none yet"
+    made, spacing = f"{len(report.commits):,} durable", report.spacing
+    if spacing is None:
+        return made
+    steps = steps_words(round(spacing.steps))
+    takes = f" (≈ {time_words(spacing.seconds)})" if spacing.seconds > 0 else ""
+    return (
+        f"{made}, every {steps}{takes}" if spacing.is_even else f"{made}, unevenly: half of them within {steps}{takes}"
+    )
 
 
 def _facts(report: Report, pace: Pace) -> Iterator[tuple[str, str, str]]:
@@ -135,13 +150,19 @@ def _facts(report: Report, pace: Pace) -> Iterator[tuple[str, str, str]]:
     if why.startswith(f"every {pace.interval_steps} steps") and ": " in why:
         why = why.partition(": ")[2]  # said in the line above
     yield "why", why + (f" (rule: {pace.won})" if pace.won and pace.won not in why else ""), ""
+    if pace.kept_against is not None and pace.interval_steps is not None:
+        apart = share_words(abs(pace.kept_against / pace.interval_steps - 1))
+        wants = f"{pace.won} wants {pace.kept_against:,} by now, but {apart} is too little to change it"
+        yield "kept", f"{pace.interval_steps:,} is kept: {wants}", ""
     if pace.interval_s is not None and not pace.is_measuring:
         late_s = pace.durable_s or 0.0
         average, worst = time_words(pace.interval_s / 2 + late_s), time_words(pace.interval_s + late_s)
         yield "at stake", f"{average} of work on average, {worst} at worst, if the machine dies", ""
     if pace.overhead_window is not None or pace.overhead_run is not None:
         yield "overhead", _overhead(report, pace), Style.YELLOW if _is_over(pace) else ""
-    yield "failures", _failures(report, pace.mtbf_s), ""
+    yield "failures", _failures(report), ""
+    if pace.mtbf_s is not None:
+        yield "expected", _expected(report, pace, pace.mtbf_s), ""
     if report.seeing and report.attempts[-1].ending == Ending.RUNNING:
         raised = f"the failure rate counts {pace.risk:.3g} times: " if pace.risk and pace.risk > 1 else ""
         yield "trouble", raised + "; ".join(f"{s.sensor}: {s.concluded or s.read}" for s in report.seeing), Style.YELLOW
@@ -155,32 +176,31 @@ def _facts(report: Report, pace: Pace) -> Iterator[tuple[str, str, str]]:
 
 
 def _overhead(report: Report, pace: Pace) -> str:
-    several = len({p.attempt for p in report.paces if p.overhead_run is not None}) > 1
-    words = [
-        f"{share_words(share)} {of}"
-        for share, of in (
-            (pace.overhead_window, "lately"),
-            (pace.overhead_run, "in this attempt" if several else "in all"),
-            (report.overhead_all if several else None, "in all"),
-        )
-        if share is not None
-    ]
-    return ", ".join(words) + (f"; the limit is {share_words(pace.limit)}" if pace.limit is not None else "")
+    lately = _UNKNOWN if pace.overhead_lately is None else share_words(pace.overhead_lately)
+    words = f"{lately} lately" + ("" if report.overhead_all is None else f", {share_words(report.overhead_all)} in all")
+    return words + (f"; the limit is {share_words(pace.limit)}" if pace.limit is not None else "")
 
 
 def _is_over(pace: Pace) -> bool:
-    return pace.limit is not None and max(pace.overhead_window or 0, pace.overhead_run or 0) > pace.limit
+    return pace.limit is not None and max(pace.overhead_lately or 0, pace.overhead_run or 0) > pace.limit
 
 
-def _failures(report: Report, mtbf_s: float | None) -> str:
-    attempts = len(report.attempts)
+def _failures(report: Report) -> str:
     found = [f"{report.killed} killed"] if report.killed else []
     found += [f"{report.raised} {Ending.RAISED}"] if report.raised else []
     found += [f"{report.left} {Ending.LEFT}"] if report.left else []
-    words = (
-        f"{', '.join(found) or 'none'}, of {count(attempts, 'attempt')} and {time_words(report.running_s)} of running"
+    least = "≥ " if report.killed else ""
+    lived = f"{count(len(report.attempts), 'attempt')} and {least}{time_words(report.running_s)} of running"
+    return f"{', '.join(found) or 'none'}, of {lived}"
+
+
+def _expected(report: Report, pace: Pace, mtbf_s: float) -> str:
+    """What is expected is not what was seen: at first it is hardly more than what is assumed."""
+    seen = report.failed_before(pace.attempt)
+    return (
+        f"one failure every {time_words(mtbf_s)}: one a day is assumed (or auto's mtbf) before anything is known; "
+        f"{seen or 'none'} seen before attempt {pace.attempt}"
     )
-    return words + (f"; one is expected every {time_words(mtbf_s)}" if mtbf_s is not None else "")
 
 
 def _print_measured(pace: Pace, out: Output) -> None:
@@ -229,22 +249,27 @@ def _print_endings(report: Report, limit: int, out: Output) -> None:
     if not report.deadlines and not report.stops:
         return
     _print_title("Deadlines", out)
-    found: list[tuple[float, list[Cell | str], str]] = []
+    found: list[tuple[tuple[int, float], list[Cell | str], str]] = []
     for d in report.deadlines:
         row = [*_when(report, d.attempt, d.at_s), Cell(d.decided, Style.BOLD), d.source]
-        found.append((d.at_s, [*row, "" if d.left_s is None else time_words(d.left_s)], d.why))
+        found.append(((d.attempt, d.at_s), [*row, "" if d.left_s is None else time_words(d.left_s)], d.why))
+    decided = {(d.attempt, d.why) for d in report.deadlines}
     for s in report.stops:
         what = "stopped" + ("" if s.step is None else f" at step {s.step}")
-        lost = (
-            "" if s.lost_steps is None else "nothing is lost" if s.lost_steps == 0 else f"{s.lost_steps:,} steps lost"
-        )
+        why = "" if (s.attempt, s.why) in decided else s.why  # said in the line above
         row = [*_when(report, s.attempt, s.at_s), Cell(what, Style.BOLD), "", ""]
-        found.append((s.at_s, row, "; ".join(filter(None, (s.why, lost)))))
+        found.append(((s.attempt, s.at_s), row, "; ".join(filter(None, (why, _lost(s))))))
     found.sort(key=lambda entry: entry[0])
     shown = found[-limit:]
     columns = [*_when_columns(report), Column("decided"), Column("source", drop=2), Column("left", right=True, drop=1)]
     rows, texts = [row for _, row, _ in shown], [text for _, _, text in shown]
     _print_reasons(columns, rows, texts, out, left_out=len(found) - len(shown))
+
+
+def _lost(stop: Stop) -> str:
+    if stop.lost_steps is None:
+        return ""
+    return "nothing is lost" if stop.lost_steps == 0 else f"{steps_words(stop.lost_steps)} lost"
 
 
 def _print_attempts(report: Report, limit: int, out: Output) -> None:
@@ -267,10 +292,9 @@ def _attempt_row(attempt: Attempt) -> list[Cell | str]:
     return [
         str(attempt.number),
         "" if attempt.began_utc_s is None else utc_text(attempt.began_utc_s).replace("T", " ")[:-4],
-        # Of one that was killed, the journal has the last sign of life.
         ("≥ " if attempt.failed else "") + time_words(attempt.lived_s),
         str(attempt.restored_step or 0),
-        "" if attempt.last_step is None else str(attempt.last_step),
+        "" if attempt.last_step is None else ("≥ " if attempt.ending in _WITHOUT_END else "") + str(attempt.last_step),
         str(attempt.committed),
         Cell(attempt.ending, _ENDING_STYLES.get(attempt.ending, Style.PLAIN)),
     ]
@@ -287,21 +311,20 @@ def _print_changes(report: Report, limit: int, out: Output) -> None:
         Column("time", right=True, drop=1),
         Column("overhead", right=True, drop=3),
         Column("won", style=Style.CYAN),
-        Column("why", shrink=True, drop=2),
     ]
+    shown = report.changes[-limit:]
     rows: list[list[Cell | str]] = [
         [
             *_when(report, p.attempt, p.at_s),
             "" if p.step is None else str(p.step),
             "" if p.interval_steps is None or p.is_measuring else steps_words(p.interval_steps),
             "" if p.interval_s is None or p.is_measuring else time_words(p.interval_s),
-            "" if p.overhead_window is None else share_words(p.overhead_window),
+            _UNKNOWN if p.overhead_lately is None else share_words(p.overhead_lately),
             p.won,
-            p.reason,
         ]
-        for p in report.changes[-limit:]
+        for p in shown
     ]
-    _print_table(columns, rows, len(report.changes), out)
+    _print_reasons(columns, rows, [p.reason for p in shown], out, left_out=len(report.changes) - len(shown))
 
 
 def _print_chart(report: Report, out: Output, *, ascii_only: bool) -> None:
@@ -340,7 +363,7 @@ def _print_fact(label: str, text: str, out: Output, style: str = Style.PLAIN, *,
     narrow = out.width is not None and out.width < _NARROW
     head = f"  {label}: " if narrow else f"  {label:<{_LABEL_WIDTH}}"
     if narrow:
-        first, *more = wrap(head.lstrip() + text, (out.width or 0) - 4) or [""]
+        first, *more = _wrapped(head.lstrip() + text, (out.width or 0) - 4) or [""]
         out.pieces((head, Style.DIM), (first[len(head) - 2 :], style))
         for line in more:
             out.line(f"    {line}", style)
@@ -348,10 +371,16 @@ def _print_fact(label: str, text: str, out: Output, style: str = Style.PLAIN, *,
     width = min(out.width or _TEXT_WIDTH, _TEXT_WIDTH) - len(head)
     if about:
         text = f"{text:<8} {about}" if len(text) + len(about) < width else text
-    lines = wrap(text, width, drop_whitespace=True) or [""]
+    lines = _wrapped(text, width) or [""]
     out.pieces((head, Style.DIM), (lines[0], style))
     for line in lines[1:]:
         out.pieces((" " * len(head), Style.PLAIN), (line, style))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of the text; a figure and its unit are not torn apart."""
+    lines = wrap(_BEFORE_UNIT.sub(_TIED, text), width)
+    return [line.replace(_TIED, " ") for line in lines]
 
 
 def _print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], total: int, out: Output) -> None:
@@ -372,15 +401,16 @@ def _print_reasons(
     painted = render(columns, rows, width=out.width, colour=out.colour).lines
     widest = max(map(len, plain))
     room = min(_TEXT_WIDTH, (out.width or _TEXT_WIDTH + widest) - widest - 2)
-    print(painted[0])
+    head = paint("why", Style.DIM, colour=out.colour) if room >= _LEAST_TEXT_WIDTH else ""
+    print((painted[0] + " " * (widest - len(plain[0]) + 2) + head).rstrip())
     for bare, line, text in zip(plain[1:], painted[1:], texts, strict=True):
         if room >= _LEAST_TEXT_WIDTH:
-            beside = wrap(printable(text), room) or [""]
+            beside = _wrapped(printable(text), room) or [""]
             print((line + " " * (widest - len(bare) + 2) + beside[0]).rstrip())
             below = [" " * (widest + 2) + more for more in beside[1:]]
         else:
             print(line)
-            below = ["    " + more for more in wrap(printable(text), (out.width or _TEXT_WIDTH) - 4)]
+            below = ["    " + more for more in _wrapped(printable(text), (out.width or _TEXT_WIDTH) - 4)]
         for more in below:
             out.line(more)
     _print_left_out(left_out, out)
@@ -394,7 +424,12 @@ def _print_left_out(left_out: int, out: Output) -> None:
 def _document(path: str, run_id: str, report: Report) -> dict[str, object]:
     def pace(value: Pace) -> dict[str, object]:
         rules = [rule._asdict() for rule in value.rules]
-        return {**value._asdict(), "rules": rules, "interval_s": value.interval_s}
+        return {
+            **value._asdict(),
+            "rules": rules,
+            "interval_s": value.interval_s,
+            "overhead_lately": value.overhead_lately,
+        }
 
     return {
         "run": path,

@@ -17,6 +17,9 @@ class FunctionSensor:
 
     def read(self) -> Reading:
         found = self._function()
+        item = getattr(found, "item", None)
+        if callable(item):  # a comparison of arrays or tensors gives one of them
+            found = item()
         match found:
             case Reading():
                 return found._replace(risk=bounded(found.risk))
