@@ -289,7 +289,65 @@ class TestTheEnd:
         assert "val_loss" in caplog.text
 
 
+class TestOwnTriggers:
+    @pytest.mark.parametrize("answer", [ZeroDivisionError(), RecursionError(), None, (True, "so"), "due"], ids=repr)
+    @pytest.mark.parametrize("combined", [False, True])
+    def test_one_that_fails_ends_nothing_and_is_said_once(self, run, caplog, answer, combined):
+        class Own(holdfast.Trigger):
+            def decide(self, moment):
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+        with open_run(run, every=Own() | holdfast.every(steps=5) if combined else Own()) as ckpt:
+            train(ckpt, 20)
+
+        assert caplog.text.count("fails") == 1
+        assert "this is said once" in caplog.text
+
+    @pytest.mark.parametrize("steps", [10**400, 2**63])
+    def test_more_steps_than_anybody_makes(self, run, steps):
+        with open_run(run, every=steps) as ckpt:
+            assert train(ckpt, 20) == []
+
+
+class TestStop:
+    def test_due_knows_of_it(self, run):
+        with pytest.raises(SystemExit), open_run(run, every=None) as ckpt:
+            train(ckpt, 2)
+            assert not ckpt.due().due
+            ckpt.stop("please")
+            decision = ckpt.due()
+            assert decision.due
+            assert "please" in decision.reason
+            ckpt.step()
+
+        assert steps(run) == [3]
+
+    def test_one_that_comes_at_the_end_of_a_look_is_not_lost(self, run, monkeypatch):
+        ckpt = open_run(run, every=None)
+        leave = ckpt._pace.leave
+
+        def leave_and_be_asked(*, writing):
+            leave(writing=writing)
+            ckpt.stop("please")
+
+        monkeypatch.setattr(ckpt._pace, "leave", leave_and_be_asked)
+        ckpt.step()
+
+        with pytest.raises(SystemExit):
+            train(ckpt, 5)
+
+
 class TestOptions:
+    @pytest.mark.parametrize("function", [lambda step: 5, lambda: None, print], ids=["too many", "none", "any"])
+    def test_functions_that_cannot_be_asked_are_refused(self, run, function):
+        if function.__name__ == "<lambda>" and function.__code__.co_argcount:
+            with pytest.raises(holdfast.UsageError, match="time_left: <lambda> cannot be called with nothing"):
+                open_run(run, time_left=function)
+        else:
+            open_run(run, time_left=function).close()
+
     def test_a_name_that_is_nearly_right_is_recognised(self, run):
         with pytest.raises(holdfast.UsageError, match="did you mean 'every'"):
             open_run(run, evry=100)
@@ -358,6 +416,15 @@ class TestErrors:
         assert restored.step == 15
         assert set(restored.checkpoint.tags) == {"mine", "error"}
         assert restored.note == "at RuntimeError"
+
+    def test_an_exception_without_a_text_is_one_too(self, run):
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError
+
+        self.lose(run, Mute())
+
+        assert steps(run) == [10, 15]
 
     def test_nothing_is_saved_where_nobody_asked_for_it(self, run):
         self.lose(run, RuntimeError("a bad batch"), every=10)
@@ -486,7 +553,7 @@ class TestTimeLeft:
                 train(ckpt, 5, clock)
 
         assert caught.value.code == RESTART_STATUS
-        assert steps(run) == [1]
+        assert steps(run) == [2]  # with three of its hundred seconds left, it would be dead at the fifth
 
     def test_a_job_stops_itself_with_a_checkpoint_of_its_last_step_and_goes_on_from_it(self, run, clock, caplog):
         caplog.set_level(logging.INFO, "holdfast")

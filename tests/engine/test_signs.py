@@ -81,11 +81,13 @@ def test_a_step_counts_once_and_what_is_no_number_not_at_all(checkpointer: holdf
     assert signs.suspect == ""
 
 
-@pytest.mark.parametrize("value", [math.nan, np.float32(math.nan), np.float64(math.nan), torch.tensor(math.nan)])
-def test_what_is_at_hand_is_looked_at_at_every_step(checkpointer: holdfast.Checkpointer, value: object) -> None:
+@pytest.mark.parametrize(
+    "kind", [float, np.float32, np.float64, np.array, torch.tensor], ids=lambda kind: kind.__name__
+)
+def test_what_is_at_hand_is_looked_at_at_every_step(checkpointer, kind) -> None:
     signs = _attached(checkpointer, sensors="off", health="loss")
 
-    signs.note_loss(1, {"loss": value}, fetch=False)
+    signs.note_loss(1, {"loss": kind(math.nan)}, fetch=False)
 
     assert signs.suspect
     signs.close()
@@ -204,3 +206,11 @@ def test_a_loss_with_gradients_is_taken_without_a_warning(checkpointer) -> None:
     signs.note_loss(1, {"loss": (weight * math.nan).sum()}, fetch=True)
 
     assert signs.suspect
+
+
+def test_a_number_that_no_float_can_be_is_none(checkpointer) -> None:
+    signs = _attached(checkpointer, sensors="off", health="loss")
+
+    signs.note_loss(1, {"loss": 10**400}, fetch=False)
+
+    assert signs.suspect == ""

@@ -236,15 +236,16 @@ class TestClocksThatJump:
 
 
 class TestAsking:
+    @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
     def test_an_error_is_said_once_and_the_last_answer_stays(
-        self, clock: FakeClock, caplog: pytest.LogCaptureFixture
+        self, clock: FakeClock, caplog: pytest.LogCaptureFixture, error: type[BaseException]
     ) -> None:
         answers = [1, None, None]
 
         def ask() -> int:
             answer = answers.pop(0)
             if answer is None:
-                raise RuntimeError("no answer")
+                raise error("no answer")
             return answer
 
         asking = Asking(ask, what="the end", period_s=lambda _: 60, clock=clock)
@@ -337,6 +338,12 @@ class TestSlurm:
         for _ in range(times):
             left._asking.ask_once()
         return left
+
+    @pytest.mark.parametrize("end", ["0", "", "soon"])
+    def test_an_end_that_is_none_is_not_known(self, jumping: JumpingClock, tmp_path: Path, end: str) -> None:
+        environ = {**squeue(tmp_path, "echo '7|0|0'"), "SLURM_JOB_END_TIME": end}
+
+        assert self.ask(environ, jumping).left_s() is None
 
     def test_the_environment_says_it_at_first(self, jumping: JumpingClock, tmp_path: Path) -> None:
         environ = {**squeue(tmp_path, "exit 1"), "SLURM_JOB_END_TIME": str(int(_NOW_S) + 90)}
@@ -467,3 +474,9 @@ class TestCondor:
         assert condor_time_left({"_CONDOR_JOB_AD": str(tmp_path / "none")}, clock) is None
         assert condor_time_left({"_CONDOR_JOB_AD": str(tmp_path)}, clock) is None
         assert condor_time_left({"_CONDOR_JOB_AD": str(tmp_path / "ad")}, clock) is None
+
+
+def test_an_ad_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ad")
+
+    assert read_ad(str(tmp_path / "ad")) == {}

@@ -28,7 +28,7 @@ class Sensor:
         self.free.wait(_TIMEOUT_S)
         found = self.readings[min(self.asked, len(self.readings) - 1)]
         self.asked += 1
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found
 
@@ -116,7 +116,18 @@ def test_without_start_and_without_sensors_there_is_no_thread(watches: list[Watc
     assert "holdfast-watch" not in [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.parametrize("fault", [OSError("no such device"), KeyError("x"), RecursionError(), "not a reading"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OSError("no such device"),
+        KeyError("x"),
+        RecursionError(),
+        SystemExit(3),
+        "not a reading",
+        pytest.param(Reading("text", object(), "odd"), id="odd risk"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
 def test_a_sensor_that_raises_is_switched_off_and_said_and_the_others_go_on(
     fault: object, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,7 +39,7 @@ def test_it_is_frozen() -> None:
         auto().overhead = 1.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("overhead", [0, -0.1, 1.01, 35, math.nan, math.inf, True, "3.5 %", None])
+@pytest.mark.parametrize("overhead", [0, -0.1, 1.01, 35, 10**400, 1e-320, math.nan, math.inf, True, "3.5 %", None])
 def test_an_overhead_that_is_no_fraction_is_refused(overhead: object) -> None:
     with pytest.raises(UsageError, match="overhead=") as error:
         auto(overhead=overhead)  # type: ignore[arg-type]

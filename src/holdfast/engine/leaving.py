@@ -34,8 +34,8 @@ def stop(
 ) -> NoReturn:
     """Make durable what can be, say what is lost, and end the program.
 
-    `save` is told `with_metrics`, whether to save them, too; `close` how many seconds there are. Until all that is done,
-    the last call stays: nobody else would end a program whose storage hangs now.
+    `save` is told `with_metrics`, whether to save them, too; `close` how many seconds there are. The last call stays
+    until all that is done: nobody else would end a program whose storage hangs now.
     """
     pace.end_is_near()
     try:

@@ -13,7 +13,9 @@ from holdfast.policy.durations import words_of
 __all__ = ["Action", "Costs", "Ending", "Margin", "StepTimes", "decide_end", "decide_grace"]
 
 _EXIT_S = 5.0
-"""From the durable checkpoint to the end of the process: devices and threads are closed, the scheduler notices."""
+"""From the durable checkpoint to the end of the process: devices and threads are closed, the scheduler notices. No more
+than a part of the whole time, too."""
+_EXIT_SHARE = 0.1
 _UNKNOWN_SAVE_S = 30.0
 """What a checkpoint is taken to cost before the first one was made, but no more than a part of the whole time."""
 _UNKNOWN_SHARE = 0.25
@@ -139,12 +141,13 @@ def decide_end(
         return Ending(Action.GO_ON, "there is no time limit", _LOOK_S)
     unknown_s = min(_UNKNOWN_SAVE_S, _UNKNOWN_SHARE * max(0.0, whole_s))
     save_s = (_pending(costs) + _save(costs, unknown_s=unknown_s)) * margin.factor
-    finish = _finish(left_s, save_s, costs, steps, steps_left)
+    exit_s = min(_EXIT_S, _EXIT_SHARE * max(0.0, whole_s))
+    finish = _finish(left_s, save_s, exit_s, costs, steps, steps_left)
     if finish is not None:
         return finish
-    spare_s = left_s - steps.next_s - save_s - _EXIT_S
+    spare_s = left_s - steps.next_s - save_s - exit_s
     step = f"a step takes up to {words_of(steps.next_s)}" if steps.next_s > 0 else "what a step takes is not known"
-    needs = f"{words_of(left_s)} left; {step}, a checkpoint {words_of(save_s)}, the end {words_of(_EXIT_S)}"
+    needs = f"{words_of(left_s)} left; {step}, a checkpoint {words_of(save_s)}, the end {words_of(exit_s)}"
     if spare_s >= 0:
         return Ending(Action.GO_ON, needs, min(spare_s / 2, _LOOK_S))
     return _stop(left_s, 0.0, costs, needs)
@@ -166,11 +169,13 @@ def decide_grace(
     grace_s = 0.0 if math.isnan(grace_s) else grace_s
     until_safe_s = _time(until_safe_s) or 0.0
     save_s = _pending(costs) + _save(costs, unknown_s=0.0)
-    finish = _finish(grace_s - until_safe_s, save_s, costs, steps, steps_left)
+    finish = _finish(grace_s - until_safe_s, save_s, _EXIT_S, costs, steps, steps_left)
     return finish or _stop(grace_s, until_safe_s, costs, f"{words_of(grace_s)} of grace")
 
 
-def _finish(left_s: float, save_s: float, costs: Costs, steps: StepTimes, steps_left: int | None) -> Ending | None:
+def _finish(
+    left_s: float, save_s: float, exit_s: float, costs: Costs, steps: StepTimes, steps_left: int | None
+) -> Ending | None:
     """FINISH, where the program is sure to be done before the limit, with a checkpoint of its end.
 
     Without one where it is too late for any: to stop would save nothing either.
@@ -184,7 +189,7 @@ def _finish(left_s: float, save_s: float, costs: Costs, steps: StepTimes, steps_
     usual_s = _time(steps.usual_s) or 0.0
     rest_s = steps.next_s + (steps_left - 1) * usual_s * _STEP_MARGIN
     is_too_late = _pending(costs) + _save(costs, unknown_s=0.0) > left_s
-    spare_s = left_s - rest_s - (_pending(costs) if is_too_late else save_s) - _EXIT_S
+    spare_s = left_s - rest_s - (_pending(costs) if is_too_late else save_s) - exit_s
     if spare_s < 0:
         return None
     reason = (

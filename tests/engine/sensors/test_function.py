@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from holdfast.core.errors import UsageError
@@ -19,6 +20,8 @@ from holdfast.policy.risk import CALM, MOST, SERIOUS, Reading
         ("the pump is off", Reading("the pump is off", SERIOUS, "the pump is off")),
         (7, Reading("7", 7.0, "cooling sees trouble")),
         (0.5, Reading("0.5", CALM, "")),
+        (np.float64(3) > 2, Reading("trouble", SERIOUS, "cooling sees trouble")),
+        (np.float32(7), Reading("7", 7.0, "cooling sees trouble")),
         (math.inf, Reading("inf", MOST, "cooling sees trouble")),
         (math.nan, Reading("nan", CALM, "")),
         (Reading("41 °C", 5e9, "warm"), Reading("41 °C", MOST, "warm")),
