@@ -47,6 +47,8 @@ class Plan(msgspec.Struct):
     """Steps from one checkpoint to the next, for whoever does not find out."""
     resumes: bool = False
     """Goes on where the last process was killed, and tells of every step."""
+    stretch: int = 0
+    """So many steps with checkpoints, then as many without, and so on; 0 is always with."""
     says_at: int = 0
     """The step at which the half is told of."""
 
@@ -59,10 +61,13 @@ class Done(msgspec.Struct):
     losses: list[float]
     stalls_s: list[float]
     """Of each checkpoint: what the call that may save took."""
+    with_s: list[float]
+    """Of each stretch with checkpoints, and each without: what a step took on average."""
+    without_s: list[float]
 
 
 AfterStep = Callable[[int], bool]
-"""Told of a step that was made; whether it began a checkpoint."""
+"""Told of a step that was made; whether it began a checkpoint. Step 0: wait until the last one is durable."""
 
 
 def main() -> None:
@@ -98,7 +103,7 @@ def _train(plan: Plan) -> None:
 def _loop(plan: Plan, state: TorchState, begun: int, after_step: AfterStep) -> Done:
     model, optimizer = state.objects["model"], state.objects["optimizer"]
     generator = torch.Generator().manual_seed(5 + begun)
-    done = Done([], [], [])
+    done = Done([], [], [], [], [])
 
     def train_step() -> None:
         tokens = torch.randint(plan.model["vocabulary"], (1, plan.tokens + 1), generator=generator)
@@ -112,6 +117,7 @@ def _loop(plan: Plan, state: TorchState, begun: int, after_step: AfterStep) -> D
         train_step()
     done.stamps_s.append(time.monotonic())
     end_s = done.stamps_s[0] + plan.seconds
+    stretch_s = done.stamps_s[0]
     step = begun
 
     def is_over() -> bool:
@@ -128,10 +134,15 @@ def _loop(plan: Plan, state: TorchState, begun: int, after_step: AfterStep) -> D
         if step == plan.says_at:
             _say("half")
         before_s = time.monotonic()
-        saved = after_step(step)
+        saved = not (plan.stretch and (step - 1) // plan.stretch % 2) and after_step(step)
         done.stamps_s.append(time.monotonic())
         if saved:
             done.stalls_s.append(done.stamps_s[-1] - before_s)
+        if plan.stretch and step % plan.stretch == 0:
+            stretches = done.without_s if (step - 1) // plan.stretch % 2 else done.with_s
+            stretches.append((done.stamps_s[-1] - stretch_s) / plan.stretch)
+            after_step(0)
+            stretch_s = time.monotonic()
     return done
 
 
@@ -148,7 +159,16 @@ def _holdfast(plan: Plan, state: TorchState) -> Iterator[tuple[int, AfterStep]]:
         plan.directory, state.objects, every=every, keep=holdfast.keep(last=1), fresh=not plan.resumes
     ) as ckpt:
         restored = ckpt.restore() if plan.resumes else None
-        yield 0 if restored is None else restored.step, lambda _: ckpt.step() is not None
+
+        def after_step(step: int) -> bool:
+            if not step:
+                ckpt.wait(_PATIENCE_S)
+                # As if the steps without checkpoints were none: they would count as a long pause of the training.
+                ckpt._pace.leave(writing=False)
+                return False
+            return ckpt.step() is not None
+
+        yield 0 if restored is None else restored.step, after_step
 
 
 @contextmanager
@@ -157,7 +177,7 @@ def _torch_save(plan: Plan, state: TorchState) -> Iterator[tuple[int, AfterStep]
     directory = Path(plan.directory)
     directory.mkdir(exist_ok=True)
     path, unfinished = directory / "state.pt", directory / "state.pt.new"
-    begun = 0
+    begun = made = 0
     if plan.resumes:
         with contextlib.suppress(FileNotFoundError):  # killed before the first one
             loaded = torch.load(path, weights_only=True)
@@ -166,7 +186,9 @@ def _torch_save(plan: Plan, state: TorchState) -> Iterator[tuple[int, AfterStep]
                 state.objects[name].load_state_dict(part)
 
     def after_step(step: int) -> bool:
-        if (step - begun) % plan.every:
+        nonlocal made
+        made += bool(step)
+        if not step or made % plan.every:
             return False
         parts = {name: part.state_dict() for name, part in state.objects.items()}
         torch.save({"step": step, **parts}, unfinished)

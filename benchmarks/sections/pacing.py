@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from benchmarks.disk_load import THREADS
-from benchmarks.measure import in_turn
 from benchmarks.paced import OVERHEAD, Done, Plan
-from benchmarks.results import Check, Role, Row, Section, at_most, noise, percent, row, slow_downs
+from benchmarks.results import Check, Role, Row, Section, against_limits, at_most, percent, row
 from benchmarks.setting import Setting, cores
 from benchmarks.states import transformer_state
 from benchmarks.trainings import Life, Trainings, trainings
@@ -40,12 +39,16 @@ class _Sizes(NamedTuple):
     tokens: int
     first_s: float
     """Of the attempt that leaves its profile to the others: longer than until its first checkpoint."""
-    run_s: float
+    pairs: int
+    """Of a stretch with checkpoints and one without."""
     kills: int
 
 
-_FULL = _Sizes({"layers": 8, "width": 256, "vocabulary": 8_000}, 64, 10.0, 10.0, 24)
-_QUICK = _Sizes({"layers": 1, "width": 64, "vocabulary": 500}, 8, 5.5, 0.6, 2)
+_FULL = _Sizes({"layers": 8, "width": 256, "vocabulary": 8_000}, 64, 10.0, 10, 24)
+_QUICK = _Sizes({"layers": 1, "width": 64, "vocabulary": 500}, 8, 5.5, 2, 2)
+# Intervals in a stretch: what is written at its end is waited for, and should be a small part of it.
+_STRETCH = 2
+_LEAST_STRETCH = 16
 
 
 class _Run(NamedTuple):
@@ -56,21 +59,15 @@ class _Run(NamedTuple):
     """The steps of its checkpoints."""
     paced: list[dict[str, Any]]
 
-    def step_s(self, begin: int = 0) -> float:
-        """Of one step on average, from that one on."""
-        stamps_s = self.done.stamps_s[begin:]
-        return (stamps_s[-1] - stamps_s[0]) / (len(stamps_s) - 1)
-
-    def gaps_s(self, begin: int, end: float = math.inf) -> list[float]:
-        """From checkpoint to checkpoint, of those in that range of steps."""
-        return [after - before for before, after in pairwise(self._saved_s(begin, end))]
+    def gaps_s(self, begin: float, end: float = math.inf) -> list[float]:
+        """From checkpoint to checkpoint, of those in that range of steps with checkpoints."""
+        step_s = statistics.fmean(self.done.without_s)
+        steps = [step for step in self.committed if begin < step <= end]
+        return [(after - before) * step_s for before, after in pairwise(steps)]
 
     def planned(self, end: float = math.inf) -> dict[str, Any]:
-        """What held at that step."""
+        """What held at that one of them."""
         return [event for event in self.paced if event["step"] <= end][-1]
-
-    def _saved_s(self, begin: int, end: float) -> list[float]:
-        return [self.done.stamps_s[step] for step in self.committed if begin < step <= end]
 
 
 class _Kill(NamedTuple):
@@ -93,8 +90,9 @@ def run(setting: Setting) -> Section:
             directory = setting.directory / group.replace(" ", "-")
             base = Plan(_AUTO, str(directory), threads, sizes.model, sizes.tokens)
             first = _train(trained, msgspec.structs.replace(base, seconds=sizes.first_s, saves=2))
-            base.steps = max(4, math.ceil(sizes.run_s / _usual_s(first)))
-            _measure_overhead(section, setting, trained, base, group)
+            base.stretch = max(_LEAST_STRETCH, _STRETCH * _interval(base))
+            base.steps = 2 * sizes.pairs * base.stretch
+            _measure_overhead(section, trained, base, group)
             if group == _SPARE:
                 _measure_kills(section, trained, base, _usual_s(first), sizes.kills)
                 _measure_load(section, setting, trained, base)
@@ -102,21 +100,14 @@ def run(setting: Setting) -> Section:
     return section
 
 
-def _measure_overhead(section: Section, setting: Setting, trained: Trainings, base: Plan, group: str) -> None:
+def _measure_overhead(section: Section, trained: Trainings, base: Plan, group: str) -> None:
     """All make the same steps; torch.save at the interval that the latest training with holdfast came to."""
-    runs: dict[str, list[_Run]] = {}
-
-    def measure(who: str) -> None:
-        plan = msgspec.structs.replace(base, who=who, every=_interval(base))
-        if who == _TORCH:
-            plan.directory += "-torch"
-        runs.setdefault(who, []).append(_train(trained, plan))
-
-    in_turn([_NONE, _AUTO, _TORCH, *_again(setting)], setting.repeat // 2 + 1, measure)
-    _check_same_training(runs)
-    shutil.rmtree(base.directory + "-torch")
-    rows = slow_downs([row(group, *_WHO[who], [each.step_s() for each in runs[who]]) for who in _WHO])
-    noisy = noise(rows[0].times_s)
+    ours = _train(trained, base)
+    plan = msgspec.structs.replace(base, who=_TORCH, every=_interval(base), directory=base.directory + "-torch")
+    theirs = _train(trained, plan)
+    shutil.rmtree(plan.directory)
+    _check_same_training(ours, theirs)
+    rows, noisy = _compared(group, {_AUTO: (ours.done, 0), _TORCH: (theirs.done, 0)})
     section.rows += rows
     section.checks += [
         _within_limit(group, rows[1], noisy),
@@ -127,22 +118,21 @@ def _measure_overhead(section: Section, setting: Setting, trained: Trainings, ba
             "%",
         ),
     ]
-    ours = runs[_AUTO]
-    intervals = ", ".join(f"{each.planned()['interval_steps']}" for each in ours)
-    counts = ", ".join(f"{len(each.committed)}" for each in ours)
-    believed = statistics.median(each.planned()["overhead_run"] for each in ours)
+    intervals = ", ".join(f"{event['interval_steps']}" for event in ours.paced[-3:])
+    believed = ours.planned()["overhead_window"]
     section.notes.append(
-        f"{group}: {base.threads} torch threads, {base.steps} steps a run; noise ± {noisy:.1%}; holdfast came to a "
-        f"checkpoint every {intervals} steps ({counts} in all), and believes that they cost {believed:.1%}"
+        f"{group}: {base.threads} torch threads, {base.steps} steps: {base.stretch} with checkpoints, as many without, "
+        f"and so on; noise ± {noisy:.1%}; holdfast came to a checkpoint every {intervals} steps in the end "
+        f"({len(ours.committed)} in all), and believes that they cost {believed:.1%} lately"
     )
     section.notes.append(
-        f"{group}: the call that saves took {_stall(ours)} with holdfast, {_stall(runs[_TORCH])} with torch.save"
+        f"{group}: the call that saves took {_stall([ours])} with holdfast, {_stall([theirs])} with torch.save"
     )
 
 
 def _measure_kills(section: Section, trained: Trainings, base: Plan, step_s: float, count: int) -> None:
     """Processes killed at random, of which each goes on where the one before was killed."""
-    plan = msgspec.structs.replace(base, steps=0, resumes=True)
+    plan = msgspec.structs.replace(base, steps=0, stretch=0, resumes=True)
     before = len(_events(Path(base.directory)))
     ours = _kills(trained, plan, count, lambda _: _interval(base))
     # Each process of torch.save gets the interval that the one of holdfast had, and is killed at the same phase of it.
@@ -191,39 +181,46 @@ def _lost(before: Life, after: Life) -> _Kill:
 
 
 def _measure_load(section: Section, setting: Setting, trained: Trainings, base: Plan) -> None:
-    """In the middle of each training, another job begins to write to the same disk."""
-    half = base.steps
-    runs: dict[str, list[_Run]] = {}
-
-    def measure(who: str) -> None:
-        # A copy: each begins with the profile of attempts that nobody disturbed.
-        directory = Path(base.directory + "-loaded")
-        shutil.copytree(base.directory, directory)
-        plan = msgspec.structs.replace(base, who=who, directory=str(directory), steps=2 * half, says_at=half)
-        runs.setdefault(who, []).append(_train(trained, plan, loads=setting.directory / "load"))
-        shutil.rmtree(directory)
-
-    in_turn([_NONE, _AUTO, *_again(setting)], max(1, setting.repeat // 2), measure)
-    _check_same_training(runs)
-    rows = slow_downs([row(_LOADED, *_WHO[who], [each.step_s(half) for each in runs[who]]) for who in (_NONE, _AUTO)])
-    noisy = noise(rows[0].times_s)
-    ours = runs[_AUTO]
+    """In the middle of the training, another job begins to write to the same disk."""
+    # A copy: it begins with the profile of attempts that nobody disturbed.
+    directory = Path(base.directory + "-loaded")
+    shutil.copytree(base.directory, directory)
+    plan = msgspec.structs.replace(base, directory=str(directory), steps=2 * base.steps, says_at=base.steps)
+    ours = _train(trained, plan, loads=setting.directory / "load")
+    shutil.rmtree(directory)
+    rows, noisy = _compared(_LOADED, {_AUTO: (ours.done, base.steps // base.stretch // 2)})
+    half = base.steps // 2  # of the steps with checkpoints, which are half of all
     section.rows += rows
-    for name, begin, end in (("before", 0, float(half)), ("while the disk is loaded", half, math.inf)):
-        gaps_s = [gap_s for each in ours for gap_s in each.gaps_s(begin, end)]
+    for name, begin, end in (("before", 0.0, float(half)), ("while the disk is loaded", float(half), math.inf)):
+        gaps_s = ours.gaps_s(begin, end)
         if gaps_s:
             section.rows.append(row(_GAPS, name, "holdfast", gaps_s))
-        section.notes.append(f"{_LOADED}, {name}: {_planned_words([each.planned(end) for each in ours])}")
+        section.notes.append(f"{_LOADED}, {name}: {_planned_words([ours.planned(end)])}")
     section.checks.append(_within_limit(_LOADED, rows[1], noisy))
     section.notes.append(
-        f"{_LOADED}: {THREADS} threads of another process write past the page cache, from the middle of each run on; "
+        f"{_LOADED}: {THREADS} threads of another process write past the page cache, from the middle of the run on; "
         f"noise ± {noisy:.1%}"
     )
 
 
-def _again(setting: Setting) -> list[str]:
-    """Twice in a round: how far the same loop differs from itself is the noise."""
-    return [] if setting.quick else [_NONE]
+def _compared(group: str, found: dict[str, tuple[Done, int]]) -> tuple[list[Row], float]:
+    """The rows, from so many pairs of stretches on; and the noise: the standard error of what ours is found to cost.
+
+    A process that is started anew may be faster or slower by a tenth than the one before, and the machine from one
+    minute to the next: stretches with checkpoints and without, in turn in one process, meet both alike.
+    """
+    ours, begin = found[_AUTO]
+    rows = [row(group, *_WHO[_NONE], ours.without_s[begin:])]
+    for who, (done, first) in found.items():
+        with_s, without_s = done.with_s[first:], done.without_s[first:]
+        each = row(group, *_WHO[who], with_s)
+        cost = statistics.fmean(with_s) / statistics.fmean(without_s) - 1
+        best = min(with_s) / min(without_s) - 1
+        rows.append(msgspec.structs.replace(each, slowdown_median=round(cost, 4), slowdown_best=round(best, 4)))
+    ratios = [one / other for one, other in zip(ours.with_s[begin:], ours.without_s[begin:], strict=True)]
+    noisy = statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else 0.0
+    limited = against_limits(rows)
+    return [msgspec.structs.replace(limited[0], slowdown_median=0.0, slowdown_best=0.0), *limited[1:]], noisy
 
 
 def _train(trained: Trainings, plan: Plan, *, loads: Path | None = None) -> _Run:
@@ -256,12 +253,10 @@ def _usual_s(found: _Run) -> float:
     return statistics.median(after - before for before, after in pairwise(found.done.stamps_s))
 
 
-def _check_same_training(runs: dict[str, list[_Run]]) -> None:
+def _check_same_training(ours: _Run, theirs: _Run) -> None:
     """A checkpoint must not change what is computed."""
-    expected = runs[_NONE][0].done.losses
-    changed = {who for who, found in runs.items() for each in found if each.done.losses != expected}
-    if changed:
-        raise RuntimeError(f"the training took another course with {', '.join(sorted(changed))}")
+    if ours.done.losses != theirs.done.losses:
+        raise RuntimeError("the training took another course with other checkpoints")
 
 
 def _within_limit(group: str, found: Row, noisy: float) -> Check:
