@@ -28,11 +28,11 @@ class TestEnd:
     def test_in_a_short_job_less_is_left_for_what_is_not_known(self) -> None:
         unknown = {"costs": Costs(), "steps": StepTimes(), "margin": Margin(factor=1.5)}
 
-        # Of a long one, 30 s with their margin, and 5 s; of 4 s, a quarter with its margin, and a tenth.
+        # Of a long one, 30 s with their margin, and 5 s; of 4 s, a quarter with its margin, and 15 %.
         assert decide_end(50, whole_s=3600, **unknown).action is Action.GO_ON
         assert decide_end(49, whole_s=3600, **unknown).action is Action.SAVE_AND_STOP
-        assert decide_end(2, whole_s=4, **unknown).action is Action.GO_ON
-        assert decide_end(1.8, whole_s=4, **unknown).action is Action.SAVE_AND_STOP
+        assert decide_end(2.2, whole_s=4, **unknown).action is Action.GO_ON
+        assert decide_end(2, whole_s=4, **unknown).action is Action.SAVE_AND_STOP
         assert decide_end(-1, whole_s=-1, **unknown).action is Action.REPORT
 
     def test_hour_long_steps_stop_at_the_last_safe_point_before(self) -> None:

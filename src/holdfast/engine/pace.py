@@ -29,9 +29,10 @@ _log = logging.getLogger("holdfast")
 # At the end of a job: for a storage that is slow, and for the end of the process.
 _MOST_WAIT_S = 600.0
 _EXIT_S = 1.0
-# In the middle of a step: a limit is not given to the second, as a time of grace is; but may be short.
+# In the middle of a step: a limit is not given to the second, as a time of grace is; but may be short. Later than a
+# look at the end of a step would stop the program, or the one would come in the way of the other.
 _LIMIT_EXIT_S = 3.0
-_LIMIT_EXIT_SHARE = 0.1
+_LIMIT_EXIT_SHARE = 0.05
 # A program that is ending, and has not ended by then, is ended.
 _LAST_S = 0.5
 

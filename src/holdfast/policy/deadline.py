@@ -15,7 +15,7 @@ __all__ = ["Action", "Costs", "Ending", "Margin", "StepTimes", "decide_end", "de
 _EXIT_S = 5.0
 """From the durable checkpoint to the end of the process: devices and threads are closed, the scheduler notices. No more
 than a part of the whole time, too."""
-_EXIT_SHARE = 0.1
+_EXIT_SHARE = 0.15
 _UNKNOWN_SAVE_S = 30.0
 """What a checkpoint is taken to cost before the first one was made, but no more than a part of the whole time."""
 _UNKNOWN_SHARE = 0.25
