@@ -1,11 +1,13 @@
 """When a training is checkpointed, through the front class: every=, step, due, exceptions, the end of its time."""
 
+import gc
 import logging
 import math
 import os
 import re
 import signal
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -338,6 +340,21 @@ class TestStop:
 
         with pytest.raises(SystemExit):
             train(ckpt, 5)
+
+
+@pytest.mark.parametrize("options", [{}, {"time_left": 1000}], ids=repr)
+def test_one_that_is_dropped_is_let_go_at_once(run, options):
+    """Or the run would be held, and the end of the program would be told to a store that is closed."""
+    gc.disable()
+    try:
+        ckpt = open_run(run, **options)
+        ckpt.save(step=1)
+        train(ckpt, 3)
+        dropped = weakref.ref(ckpt)
+        del ckpt
+        assert dropped() is None
+    finally:
+        gc.enable()
 
 
 class TestOptions:

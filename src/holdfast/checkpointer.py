@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from os import PathLike
@@ -163,7 +164,9 @@ class Checkpointer:
         self._provenance = begin_provenance()
         self._signs.attach(self._session)
         self._pace = Pace(trigger, self._session, limit=limit, note=self._session.tell, signs=self._signs)
-        self._pace.end_in_step = self._end_in_step
+        # Not by itself: one that a program drops is let go at once.
+        end = weakref.WeakMethod(self._end_in_step)
+        self._pace.end_in_step = lambda: (call := end()) is not None and call()
         self._stager: Stager | None
         self._recall: Recall | None
         self._stager, self._recall = start_background(
