@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export OMP_NUM_THREADS ?= 1
+# Judged once, at the end.
+COV := --cov=holdfast --cov-report= --cov-fail-under=0
 
 .PHONY: demo test check lint crash crash-full bench clean
 
@@ -21,13 +23,14 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/test.txt
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/demo.py
 
-# All tests, the proof rig included; coverage is measured on everything but the rig.
+# All tests, the proof rig included; coverage is measured on everything but the rig. The quick ones run side by side;
+# the slow ones measure times and kill processes, and have the machine for themselves.
 test: $(VENV)/dev.stamp lint
 	tests/components
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not crash" --ignore=tests/crash $(PYTEST_ARGS)
-	$(BIN)/coverage run -m pytest -m "not crash" tests/crash $(PYTEST_ARGS)
-	$(BIN)/coverage combine -q
+	$(BIN)/python -m pytest -n 2 -m "not crash and not slow" --ignore=tests/crash $(COV) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not crash" --ignore=tests/crash $(COV) --cov-append $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not crash" tests/crash $(COV) --cov-append $(PYTEST_ARGS)
 	$(BIN)/coverage report
 	$(MAKE) crash
 

@@ -21,10 +21,13 @@ from benchmarks.plots import plot
 from benchmarks.results import Report, Section
 from benchmarks.sections import (
     command_line,
+    data_resume,
     frequency,
     growth,
     history,
     leaves,
+    ledger,
+    loader,
     memory,
     pacing,
     resume,
@@ -50,6 +53,9 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "frequency": frequency.run,
     "growth": growth.run,
     "resume": resume.run,
+    "loader": loader.run,
+    "data_resume": data_resume.run,
+    "ledger": ledger.run,
 }
 
 _PLAIN_WIDTH = 120  # of a pipe or a log file

@@ -12,6 +12,7 @@ from tests.docs.pages import ROOT
 
 PUBLIC = [
     "Checkpointer",
+    "data",
     "load",
     "prefetch",
     "auto",
@@ -95,6 +96,7 @@ def test_every_method_of_the_checkpointer_has_a_docstring_and_is_described(metho
 
 CALLED = [
     "Checkpointer",
+    "data.resumable",
     "load",
     "prefetch",
     "auto",

@@ -245,6 +245,31 @@ class TestTheEnd:
         assert steps(run)[-1] == 7
         assert holdfast.Checkpointer(run, {"w": np.zeros(10)}).restore().note == "the end of the program"
 
+    def test_it_has_the_metrics_of_the_last_step(self, run):
+        with open_run(run) as ckpt:
+            for loss in (3.0, 2.0, 1.5):
+                ckpt.step(loss=loss, val_loss=None)
+
+        assert holdfast.Checkpointer(run, {"w": np.zeros(10)}).restore().metrics == {"loss": 1.5}
+
+    def test_metrics_that_make_no_sense_do_not_keep_it_from_being_saved(self, run, caplog):
+        with open_run(run) as ckpt:
+            ckpt.step(loss=3.0)
+            ckpt.step(loss="low")
+
+        assert steps(run) == [2]
+        assert "without its metrics" in caplog.text
+
+    def test_one_that_was_left_out_is_made_at_the_end(self, run):
+        with open_run(run, every=2, background="thread") as ckpt:
+            is_full = ckpt._stager.background.is_full
+            ckpt._stager.background.is_full = lambda: True
+            for _ in range(5):
+                ckpt.step()
+            ckpt._stager.background.is_full = is_full
+
+        assert steps(run) == [5]
+
     def test_it_is_not_saved_twice(self, run, clock):
         with open_run(run, clock=clock) as ckpt:
             train(ckpt, 7, clock)
@@ -706,6 +731,7 @@ class TestPrograms:
     def settings(self, no_agents_left: None) -> None:
         pass
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("code", [PLAIN, INSIDE], ids=["plain", "with"])
     def test_it_ends_with_85_before_its_time_is_over_and_goes_on_where_it_was(self, run, root, code):
         last = 0

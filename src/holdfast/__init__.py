@@ -1,9 +1,11 @@
 """holdfast: checkpoint/restart for long-running trainings and HPC jobs.
 
-    ckpt = holdfast.Checkpointer("runs/mnist", {"model": model, "optimizer": optimizer})
+    data = holdfast.data.resumable(loader, seed=7)
+    ckpt = holdfast.Checkpointer("runs/mnist", {"model": model, "optimizer": optimizer, "data": data})
     ckpt.restore()
-    ...
-    ckpt.save(step=step)
+    for batch in ckpt.over(data, epochs=10):
+        ...
+        ckpt.step(loss=loss)
 
 Importing it is light: what a name needs is imported when the name is used first.
 """
@@ -13,6 +15,7 @@ from holdfast.core.version import __version__ as __version__
 # Type checkers know the name; importing typing would take longer than all that `holdfast --version` does.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast import data
     from holdfast.checkpointer import Checkpointer
     from holdfast.core.errors import (
         FencedError,
@@ -57,6 +60,7 @@ _HOMES = {
 
 __all__ = [
     "Checkpointer",
+    "data",
     "load",
     "prefetch",
     "auto",
@@ -104,7 +108,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(home), name)
+    value = import_module("holdfast.data") if name == "data" else getattr(import_module(home), name)
     globals()[name] = value
     return value
 

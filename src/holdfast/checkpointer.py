@@ -1,6 +1,5 @@
 """The front class: says what to save, where, and what stays. It wires and names; the engine does the work."""
 
-import errno
 import logging
 import math
 import os
@@ -11,15 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from os import PathLike
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from holdfast.agent.exiting import finish_at_exit, is_finished
 from holdfast.agent.recall import Recall
+from holdfast.agent.saver import Saver
 from holdfast.agent.staging import CaptureMode, Stager, Status
 from holdfast.agent.starting import start_background
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
-    FencedError,
+    FormatError,
     HoldfastError,
     RestoreError,
     SaveFailedError,
@@ -31,9 +31,12 @@ from holdfast.core.interrupts import interrupts_deferred
 from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
+from holdfast.engine.determinism import warn_of_nondeterminism
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
-from holdfast.engine.laying import Laid, Layouts
+from holdfast.engine.evidence import PLAN_VARIABLE
+from holdfast.engine.failures import Failures
 from holdfast.engine.leaving import end_at_once, end_in_step, save_on_error, stop
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
 from holdfast.engine.options import (
@@ -48,24 +51,22 @@ from holdfast.engine.options import (
     trigger_of,
 )
 from holdfast.engine.outcome import PendingCheckpoint, Restored
+from holdfast.engine.over import Loop
 from holdfast.engine.pace import Limit, Pace
 from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import begin_provenance
-from holdfast.engine.randomness import current_random
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
-from holdfast.engine.saving import Document, save_in_foreground
+from holdfast.engine.saving import Document
 from holdfast.engine.sensors.finding import Wanted
 from holdfast.engine.session import Session, default_workers
 from holdfast.engine.signs import Signs
 from holdfast.engine.snapshots import Snapshot, close_snapshots
 from holdfast.engine.time_left import TimeLeftOption
+from holdfast.engine.unwatched import Unwatched
 from holdfast.engine.updates import Updates
 from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
-from holdfast.format.carriers import ToHost
 from holdfast.format.decode import build
-from holdfast.format.encode import Encoded, encode_again, encode_state
-from holdfast.format.footprint import Footprint
 from holdfast.format.manifest import Body
 from holdfast.policy.durations import seconds_of
 from holdfast.policy.keep import Keep, Verdict, keep
@@ -73,6 +74,9 @@ from holdfast.policy.lineage import choose, in_order
 from holdfast.policy.moment import Decision
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
+
+if TYPE_CHECKING:
+    from holdfast.engine.witness import Witness
 
 __all__ = ["Checkpointer"]
 
@@ -115,6 +119,7 @@ class Checkpointer:
         total_steps: int | None = None,
         sensors: Wanted = "auto",
         health: str | None = None,
+        ledger: bool = True,
         workers: int | None = None,
         files: Files | None = None,
         clock: Clock | None = None,
@@ -134,7 +139,6 @@ class Checkpointer:
         kind = background_kind(background, files)
         self._state = check_state(state)
         self._keep = keep
-        self._on_error = on_error
         self._random = random
         self._pickle = pickle
         self._hyperparameters = check_hyperparameters(check_mapping("hyperparameters", hyperparameters))
@@ -145,15 +149,19 @@ class Checkpointer:
         self._closed = False
         self._touched = False
         self._steps = 0
+        # Those of the last step, for the checkpoint of the end.
+        self._metrics: Mapping[str, object] = {}
         # Compared with the count at every step: before that one, nothing can be due.
         self._ask_at: float = 0
         self._last: PendingCheckpoint | None = None
+        self._ledger = Ledger() if ledger else None
+        self._loop = Loop(self._state)
         self._updates = Updates()
-        self._layouts = Layouts()
-        self._background_error: HoldfastError | None = None
+        failures = Failures(on_error)
         real_clock = clock or SystemClock()
         limit = Limit(time_left, real_clock, total_steps=total_steps)
-        store = PosixStore(run, create=True, files=files, clock=real_clock)
+        self._witness = _find_witness()
+        store = PosixStore(self._witness.place(run), create=True, files=files, clock=real_clock)
         try:
             self._session = Session(
                 store, real_clock, takeover=takeover, fresh=fresh, workers=workers or default_workers()
@@ -177,10 +185,14 @@ class Checkpointer:
             capture=capture,
             memory_bytes=memory_bytes,
             files=files,
-            on_failure=self._report_background_failure,
+            on_failure=failures.report_background,
+        )
+        self._saver = Saver(
+            self._session, self._state, self._stager, keep=keep, random=random, pickle=pickle, failures=failures
         )
         finish_at_exit(self._finish)
         self._pace.watch_limit()
+        self._witness.attach(run, self._saver.encode, self._state, close=self._finish)
 
     @property
     def attempt(self) -> int:
@@ -201,46 +213,47 @@ class Checkpointer:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
         refuse_unknown("holdfast.Checkpointer.save", unknown, Checkpointer.save)
         self._check_owner()
+        if self._loop.open:
+            self._take(check_count("step", step))
+        return self._save(step, epoch, metrics, note=note, tags=tags, tree=tree)
+
+    def _save(
+        self,
+        step: int,
+        epoch: int | None,
+        metrics: Mapping[str, object] | None,
+        *,
+        note: str,
+        tags: Iterable[str] = (),
+        tree: object = None,
+    ) -> PendingCheckpoint:
+        epoch = self._loop.completed if epoch is None else check_count("epoch", epoch)
         # In the foreground a save may take long, and what it leaves behind is no more than after a crash.
         deferred = nullcontext() if self._stager is None else interrupts_deferred()
         with deferred, self._lock, collector_paused():
             self._check_usable()
+            warn_of_nondeterminism()
             numbers = check_metrics(metrics)
             self._signs.note_loss(check_count("step", step), numbers, fetch=True)
             self._signs.note_metrics(step, numbers)
             document = Document(
                 step=check_count("step", step),
-                epoch=None if epoch is None else check_count("epoch", epoch),
+                epoch=epoch,
                 metrics=numbers,
                 suspect=self._signs.suspect,
                 note=check_note(note),
                 tags=check_tags((*self._tags, *check_tags(tags))),
                 hyperparameters=self._hyperparameters,
                 provenance=self._provenance(),
+                ledger=None if self._ledger is None else self._ledger.plain(),
             )
-            self._session.check_step(document.step)
-            self._raise_background_error()
             began_s = self._session.clock.monotonic_s()
-            pending = PendingCheckpoint(document.step, self._session.clock)
-            try:
-                if self._stager is not None:
-                    self._session.check_continues()
-                    self._stager.save(
-                        lambda to_host, footprint: self._encode(tree, to_host, footprint), document, pending
-                    )
-                else:
-                    laid = self._layouts.take(lambda footprint: self._encode(tree, None, footprint))
-                    self._save_synchronously(laid, document, pending)
-            except (FencedError, UsageError, StateError):
-                raise
-            except HoldfastError as error:
-                self._report_failure(pending, error)
-            except (MemoryError, OSError) as error:
-                if not isinstance(error, MemoryError) and error.errno != errno.ENOMEM:
-                    raise
-                self._report_failure(pending, SaveFailedError(f"there is not enough memory to save: {error}"))
-            self._last = pending
-            self._pace.note_saved(pending, self._session.clock.monotonic_s() - began_s, epoch=document.epoch)
+            encode = None if tree is None else lambda: self._saver.encode(tree)
+            with self._witness.saving(document.step, epoch, numbers, encode):
+                self._last = pending = self._saver.save(document, tree)
+            self._pace.note_saved(pending, self._session.clock.monotonic_s() - began_s, epoch=epoch)
+            if not self._witness.is_in_step:
+                self._witness.leave(document.step, pending)
             return pending
 
     def step(self, *, epoch: int | None = None, **metrics: object) -> PendingCheckpoint | None:
@@ -251,11 +264,24 @@ class Checkpointer:
         status 85, which asks for a restart.
         """
         self._steps += 1
+        self._metrics = metrics
+        if self._loop.open:
+            self._take(self._steps)
         if self._follows_loss:
             self._signs.note_loss(self._steps, metrics, fetch=False)
         if self._steps < self._ask_at:
             return None
-        return self._look(None if epoch is None else check_count("epoch", epoch), metrics)
+        return self._look(self._loop.completed if epoch is None else check_count("epoch", epoch), metrics)
+
+    def over(self, data: object, *, epochs: int) -> Iterator[Any]:
+        """The batches of `data` that are left, until that many epochs are complete; each sample once per epoch.
+
+        `data` is one of `holdfast.data`, and in the state. `step` and `save` know the epoch from it: how many are
+        complete.
+        """
+        self._check_owner()
+        self._check_usable()
+        return self._loop.over(data, epochs)
 
     def stop(self, reason: str = "the program said so", *, grace_s: float | None = None) -> None:
         """Have the next `step` save and end the program with the status 85. May be called by a signal handler.
@@ -274,7 +300,7 @@ class Checkpointer:
         self._check_owner()
         with self._lock:
             self._check_usable()
-            epoch = None if epoch is None else check_count("epoch", epoch)
+            epoch = self._loop.completed if epoch is None else check_count("epoch", epoch)
             decision = self._pace.peek(self._steps + 1, epoch, metrics)
         if decision.due:
             self._ask_at = 0  # that step must not find later that it was too early to ask
@@ -323,7 +349,8 @@ class Checkpointer:
             given = None if like is None else {TREE_NAME: like}
             return TreePlan(build(body.tree, leaves, like=given, allow_pickle=self._pickle))
 
-        loaded = self._restore(Choice(which, by, mode, self._suspect_after if which == "latest" else None), plan)
+        choice = Choice(which, by, mode, self._suspect_after if which == "latest" else None)
+        loaded = self._restore(choice, plan, tree_of=lambda found: unwrap_tree(found.value))
         return None if loaded is None else unwrap_tree(loaded.value)
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -388,7 +415,7 @@ class Checkpointer:
                 self._steps,
                 self._pace,
                 self._updates,
-                lambda note: self.save(step=self._steps, note=note, tags=("error",)),
+                self._save_at_error,
             )
         try:
             # Ctrl-C and sys.exit() are wanted.
@@ -415,7 +442,9 @@ class Checkpointer:
             raise UsageError("step() counts by itself; step= is no metric", hint="save(step=...) takes a number")
         with self._lock:
             self._check_usable()
+            self._witness.note_step(self._steps, epoch, metrics)
             look = self._pace.look(self._steps, epoch, metrics, writing=self._is_writing())
+            is_wanted = self._witness.wants_save(self._steps)
             pending = None
             if look.stops:
                 stop(
@@ -428,13 +457,16 @@ class Checkpointer:
                     note=self._session.tell,
                     close=lambda within_s: self._close(clean=False, within_s=within_s),
                 )
-            elif look.decision.due and self._stager is not None and self._stager.background.is_full():
+            elif look.decision.due and not is_wanted and self._is_full():
+                assert self._stager is not None
                 self._stager.skipped += self._pace.note_skipped()
-            elif look.decision.due:
+            elif look.decision.due or is_wanted:
                 pending = self.save(step=self._steps, epoch=epoch, metrics=metrics)
             self._pace.leave(writing=self._is_writing())
             self._ask_at = self._pace.ask_at
-            if self._pace.is_asked_to_stop:  # looked at last: it may be asked at any moment
+            self._witness.leave(self._steps, pending)
+            # Looked at last: it may be asked to stop at any moment.
+            if self._pace.is_asked_to_stop or self._witness.sees_every_step:
                 self._ask_at = 0
             return pending
 
@@ -492,13 +524,36 @@ class Checkpointer:
     def _save_the_end(self) -> HoldfastError | None:
         """Where that is left to us; why it could not be, for the run is closed all the same."""
         try:
-            if self._pace.due_at_end(self._steps).due:
-                self.save(step=self._steps, note="the end of the program")
+            with self._loop.put_back() as is_whole:
+                is_complete = self._loop.is_complete
+                if self._pace.due_at_end(self._steps, is_complete=is_complete, is_whole=is_whole).due:
+                    self._save(self._steps, None, self._last_metrics(), note="the end of the program")
         except HoldfastError as error:
             return error
         return None
 
-    def _restore(self, choice: Choice, make_plan: Callable[[Body, Sequence[LeafInfo]], Plan]) -> Loaded | None:
+    def _save_at_error(self, note: str) -> None:
+        """What is consistent: the state after the last step."""
+        with self._loop.put_back() as is_whole:
+            if not is_whole:
+                raise StateError("batches were used since the last step(), and the data cannot go back")
+            self._save(self._steps, None, None, note=note, tags=("error",))
+
+    def _last_metrics(self) -> dict[str, float]:
+        """Those of the last step, which no look may have seen; where they make no sense, the state counts more."""
+        try:
+            return check_metrics({name: value for name, value in self._metrics.items() if value is not None})
+        except UsageError as error:
+            _log.warning("the end is saved without its metrics: %s", error.message)
+            return {}
+
+    def _restore(
+        self,
+        choice: Choice,
+        make_plan: Callable[[Body, Sequence[LeafInfo]], Plan],
+        *,
+        tree_of: Callable[[Loaded], object] = lambda _: None,
+    ) -> Loaded | None:
         self._check_owner()
         with self._lock, collector_paused():
             self._check_usable(restoring=True)
@@ -532,23 +587,34 @@ class Checkpointer:
             self._touched = False
         if loaded is not None:
             self._steps = loaded.checkpoint.step
+            self._loop.open.clear()
+            if self._ledger is not None:
+                self._ledger = _ledger_of(loaded)
             self._pace.note_restored(loaded.checkpoint)
             self._signs.note_restored()
+            warn_of_nondeterminism()
             self._ask_at = 0
+            tree = tree_of(loaded)
+            self._witness.note_restored(self._steps, None if tree is None else lambda: self._saver.encode(tree))
             _log.info("goes on from step %d, restored from %s", self._steps, loaded.where)
+        else:
+            self._witness.note_nothing()
         for drift in loaded.drift if loaded is not None else ():
             _log.info("since the checkpoint was saved: %s", drift)
         return loaded
 
+    def _take(self, step: int) -> None:
+        """What was handed out belongs to that step."""
+        if self._ledger is not None:
+            for name, _, handed, facts in self._loop.open:
+                self._ledger.note(name, attempt=self._session.attempt, step=step, handed=handed, facts=facts)
+        self._loop.open.clear()
+
     def _is_writing(self) -> bool:
         return self._stager is not None and self._stager.background.is_busy()
 
-    def _note(self, event: str, **details: object) -> None:
-        """To the journal, without waiting for a storage that hangs."""
-        note: Callable[..., None] = self._session.journal.record
-        if self._stager is not None:
-            note = self._stager.background.note
-        note(event, **details)
+    def _is_full(self) -> bool:
+        return self._stager is not None and self._stager.background.is_full()
 
     def _follow_up(self, restored: Checkpoint, snapshots: Mapping[str, Snapshot]) -> None:
         """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""
@@ -559,45 +625,6 @@ class Checkpointer:
             self._last = adopted
         elif DISK in restored.where:
             self._stager.prepare(restored.size_bytes, after_s=_AFTER_RESTORE_S)
-
-    def _save_synchronously(self, laid: Laid, document: Document, pending: PendingCheckpoint) -> None:
-        # It reads the catalogue, and a storage that fails there must not end the job either (I7).
-        self._session.check_continues()
-        save_in_foreground(
-            self._session, laid, document, self._keep, lambda checkpoint: pending.note_durable(checkpoint.id)
-        )
-
-    def _encode(self, tree: object, to_host: ToHost | None, footprint: Footprint | None) -> Encoded:
-        state = dict(self._state)
-        if tree is not None:
-            state[TREE_NAME] = tree
-        if not state:
-            raise UsageError("there is nothing to save", hint="give Checkpointer a state, or save(tree=...)")
-        random = current_random() if self._random else None
-        if footprint is not None:
-            return encode_again(footprint, state, random=random, allow_pickle=self._pickle, to_host=to_host)
-        return encode_state(state, random=random, allow_pickle=self._pickle, to_host=to_host, again=True)
-
-    def _report_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
-        if self._on_error == "raise":
-            raise error
-        pending.note_failed(error)
-        if self._stager is not None:
-            self._stager.failed += 1
-        _log.warning("the checkpoint of step %d was not saved: %s", pending.step, error)
-        self._note("save_failed", step=pending.step, error=error.message)
-
-    def _report_background_failure(self, pending: PendingCheckpoint, error: HoldfastError) -> None:
-        """From the thread that listens to the agent: raised at the next save, if errors are to be raised."""
-        _log.warning("the checkpoint of step %d was not saved: %s", pending.step, error)
-        self._background_error = error
-
-    def _raise_background_error(self) -> None:
-        error = self._background_error
-        if not isinstance(error, FencedError):  # which stays true
-            self._background_error = None
-        if error is not None and (self._on_error == "raise" or isinstance(error, FencedError)):
-            raise error
 
     def _note_touch(self) -> None:
         self._touched = True
@@ -618,3 +645,19 @@ class Checkpointer:
                 f"this Checkpointer belongs to process {self._pid}, not to its forked child {os.getpid()}",
                 hint="save in the process that made it",
             )
+
+
+def _find_witness() -> "Witness | Unwatched":
+    if PLAN_VARIABLE not in os.environ:
+        return Unwatched()
+    from holdfast.engine.witness import find_witness  # which nobody else needs
+
+    return find_witness() or Unwatched()
+
+
+def _ledger_of(loaded: Loaded) -> Ledger:
+    try:
+        return Ledger.from_plain(loaded.ledger)
+    except FormatError as error:
+        _log.warning("the ledger begins anew: %s", error.message)  # the state itself is sound (I7)
+        return Ledger.from_plain(None)

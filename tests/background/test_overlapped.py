@@ -35,6 +35,7 @@ def train(run: Path, root: Path, capture: str, kill_after: int | None) -> str:
     return last
 
 
+@pytest.mark.slow
 def test_a_training_killed_while_it_is_captured_ends_with_the_same_bits(tmp_path, root, capsys):
     threads = torch.get_num_threads()
     overlapped_training.main(str(tmp_path / "plain"), str(root), "now", STEPS)

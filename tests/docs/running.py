@@ -42,7 +42,9 @@ def run_page(path: Path) -> Iterator[Session]:
     namespace: dict[str, object] = {"__name__": "__main__"}
     message = ""
     for block in blocks(path):
-        if block.language == "python":
+        if "file" in block.options:
+            _write_file(block)
+        elif block.language == "python":
             message = _run_python(path, block, namespace)
         elif "message" in block.options:
             assert " ".join(block.text.split()) == " ".join(message.split())
@@ -64,6 +66,13 @@ def pattern(lines: list[str]) -> list[str]:
         line = _UNIT.sub("# unit", _NUMBER.sub("#", line))
         found.append(" ".join(re.sub(r"[─━═-]{2,}", "—", line).split()))
     return [line for line in found if line]
+
+
+def _write_file(block: Block) -> None:
+    name = block.options["file"]
+    # Directories that are linked there, such as the examples, are the project's.
+    assert name == Path(name).name, f"{name}: a page writes into its own directory"
+    Path(name).write_text(block.text)
 
 
 def _run_python(path: Path, block: Block, namespace: dict[str, object]) -> str:

@@ -1,8 +1,9 @@
 """Every example of the documents runs: Python blocks, and commands whose block says `run`.
 
 The blocks of a page run in order, in one namespace and one empty directory, as a reader would type them. A block that
-is meant to fail says so, `python raises=StateError`, and a block `text message` after it is what the error says. Of
-other console blocks the `holdfast` commands must at least be such that the command line accepts them.
+is meant to fail says so, `python raises=StateError`, and a block `text message` after it is what the error says. One
+with a name, `python file=train.py`, is written to that file, and a command of the page has to run it. Of other console
+blocks the `holdfast` commands must at least be such that the command line accepts them.
 """
 
 import random
@@ -47,6 +48,39 @@ def test_examples_of_the_page_run_as_shown(path: Path, empty_directory: Path) ->
         # A page need not show what a command prints; what it shows must be true.
         if any(session.shown):
             assert pattern(session.shown) == pattern(session.printed), session.where
+
+
+def test_a_block_with_a_file_name_is_written_to_that_file_and_not_run(empty_directory: Path) -> None:
+    page = empty_directory / "page.md"
+    page.write_text("```python file=train.py\nraise SystemExit('run')\n```\n")
+
+    assert list(run_page(page)) == []
+
+    assert (empty_directory / "train.py").read_text() == "raise SystemExit('run')\n"
+
+
+def test_a_block_cannot_be_written_outside_of_the_directory_of_the_page(empty_directory: Path) -> None:
+    page = empty_directory / "page.md"
+    page.write_text("```python file=examples/demo.py\npass\n```\n")
+
+    with pytest.raises(AssertionError, match="its own directory"):
+        list(run_page(page))
+
+
+@pytest.mark.parametrize("path", _RUNNABLE, ids=page_name)
+def test_every_file_that_the_page_shows_is_run_by_a_command(path: Path) -> None:
+    not_run: dict[str, int] = {}
+    replaced = []
+    for block in blocks(path):
+        name = block.options.get("file")
+        if name is not None:
+            replaced += [not_run[name]] if name in not_run else []
+            not_run[name] = block.line
+        elif block.language == "console" and "run" in block.options:
+            words = {word for line in block.text.splitlines() if line.startswith("$ ") for word in words_of(line)}
+            not_run = {name: line for name, line in not_run.items() if name not in words}
+
+    assert [*replaced, *not_run.values()] == [], "blocks that nothing runs, by their line"
 
 
 @pytest.mark.parametrize("command", _COMMANDS)

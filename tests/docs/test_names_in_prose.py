@@ -19,7 +19,7 @@ def _exists(dotted: str) -> bool:
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
         try:
-            found = import_module(".".join(["holdfast", *parts[:cut]]))
+            found: object = import_module(".".join(["holdfast", *parts[:cut]]))
         except ModuleNotFoundError:
             continue
         for name in parts[cut:]:

@@ -28,6 +28,26 @@ def test_drift_is_told_field_by_field():
     assert found == ["python: 3.11 → 3.12", "libraries.torch: 2 → none", "libraries.jax: none → 4"]
 
 
+def test_switches_are_read_when_they_are_asked_for_and_a_change_is_drift(monkeypatch):
+    ask = begin_provenance()
+    then = ask()
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")
+    now = ask()
+
+    found = [str(drift) for drift in compare_provenance(then, now)]
+    assert len(found) == 1
+    assert found[0].startswith("determinism.OMP_NUM_THREADS: ")
+    assert found[0].endswith(" → 17")
+
+
+def test_switches_that_one_side_does_not_know_are_no_drift():
+    known = begin_provenance()()
+    unknown = {name: value for name, value in known.items() if name != "determinism"}
+
+    assert compare_provenance(unknown, known) == compare_provenance(known, unknown) == []
+
+
 def test_the_commit_and_whether_files_differ_are_recorded(tmp_path):
     def git(*arguments: str) -> None:
         subprocess.run(
@@ -63,7 +83,7 @@ def test_git_is_asked_once_and_leaves_no_process():
 
     first = ask()
 
-    assert ask() is first
+    assert ask()["code"] is first["code"]
     with pytest.raises(ChildProcessError):  # there is no child to wait for
         os.waitpid(-1, os.WNOHANG)
 

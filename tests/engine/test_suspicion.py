@@ -198,7 +198,7 @@ def _document(step: int) -> Document:
 
 def _laid(training: Training) -> Laid:
     ckpt = training.checkpointer
-    return ckpt._layouts.take(lambda footprint: ckpt._encode(None, None, footprint))
+    return ckpt._saver.lay_out()
 
 
 def _save_suspect(training: Training, step: int, rule: holdfast.Keep) -> None:

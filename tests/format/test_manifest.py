@@ -48,6 +48,22 @@ def test_a_manifest_comes_back_as_it_was_and_is_plain_json():
     assert data.count(b"\n") == 4
 
 
+def test_a_body_without_a_ledger_has_the_bytes_that_it_had_before_there_were_ledgers():
+    fields = ("tree", "random", "leaves", "shards", "pickled", "hyperparameters", "provenance")
+    before = msgspec.json.encode({name: getattr(body(), name) for name in fields})
+
+    data = encode_manifest(checkpoint(), RUN, body())
+
+    assert data.splitlines()[2] == b'"body":' + before + b","
+    assert decode(data).body.ledger is None
+
+
+def test_a_ledger_comes_back_as_it_was():
+    ledger = [["data", 1, 2, 3]]  # what it says is not the business of the manifest
+
+    assert decode(encode_manifest(checkpoint(), RUN, body(ledger=ledger))).body == body(ledger=ledger)
+
+
 def test_every_flipped_bit_of_a_manifest_is_found():
     data = encode_manifest(checkpoint(), RUN, body())
 

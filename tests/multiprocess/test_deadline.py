@@ -41,6 +41,7 @@ def events_of(run, name):
     return [event for event in events if event["event"] == name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["option", "environment"])
 def test_a_job_with_a_limit_stops_itself_in_time_with_everything_saved_and_then_finishes(tmp_path, by):
     run = tmp_path / "run"
@@ -66,6 +67,7 @@ def test_a_job_with_a_limit_stops_itself_in_time_with_everything_saved_and_then_
     assert said[-1].startswith("done: ")
 
 
+@pytest.mark.slow
 def test_a_first_step_that_takes_longer_than_the_limit_is_ended_in_time(tmp_path):
     run = tmp_path / "run"
 
@@ -78,6 +80,7 @@ def test_a_first_step_that_takes_longer_than_the_limit_is_ended_in_time(tmp_path
     assert "in the middle of a step" in event["why"]
 
 
+@pytest.mark.slow
 def test_a_short_job_makes_more_than_one_step(tmp_path):
     run = tmp_path / "run"
 

@@ -31,6 +31,8 @@ COMMANDS = {
     "unpin": "let retention decide again",
     "prune": "remove what is not to be kept, with the reason for each",
     "rm": "remove one checkpoint",
+    "prove": "run a training with interruptions, and see whether it resumes exactly",
+    "audit": "check that every sample was handed out exactly once, over all attempts",
     "explain": "how often checkpoints are made, and why that often",
     "doctor": "test what the storage can do, and say what to change",
 }
@@ -62,7 +64,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
     try:
         from holdfast.cli.output import Output
 
-        out = Output(json="--json" in arguments)
+        out = Output(json="--json" in _own(arguments))
         return _run(command, arguments, out)
     except HoldfastError as error:
         _report(error.message, error.hint, out, kind=type(error).__name__, code=code_of(error))
@@ -86,9 +88,17 @@ def _run(command: str, arguments: Sequence[str], out: "Output") -> int:
 
         parser = make_parser(command, summary=module.SUMMARY, examples=module.EXAMPLES)
         module.add_arguments(parser)
-        parsed = parser.parse_args(list(arguments))
+        takes_command = getattr(module, "TAKES_COMMAND", False)
+        parsed = parser.parse_args(_own(arguments) if takes_command else list(arguments))
+        if takes_command:
+            parsed.command = list(arguments)[len(_own(arguments)) + 1 :]
     code: int = module.run(parsed, out)
     return code
+
+
+def _own(arguments: Sequence[str]) -> list[str]:
+    """What stands before `--`; what stands behind it are not options of ours."""
+    return list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
 
 
 def _report(message: str, hint: str, out: "Output | None", *, kind: str, code: int) -> None:

@@ -20,7 +20,7 @@ from holdfast.engine.signs import Signs
 from holdfast.engine.time_left import TimeLeft, TimeLeftOption, find_time_left
 from holdfast.policy.functions import check_function
 from holdfast.policy.moment import Decision
-from holdfast.policy.triggers import Trigger
+from holdfast.policy.triggers import Trigger, never
 
 __all__ = ["Limit", "Pace"]
 
@@ -190,17 +190,23 @@ class Pace:
         if self._pacer is not None:
             self._tell_restored(self._pacer, checkpoint)
 
-    def due_at_end(self, step: int) -> Decision:
-        """Whether a checkpoint is due because the program is done: where it is left to us when to save, at the end too.
+    def due_at_end(self, step: int, *, is_complete: bool, is_whole: bool) -> Decision:
+        """Whether a checkpoint is due because the program is done: where it is left to us when to save, where one that
+        was due was left out, or where all epochs are complete.
 
-        Says where the end of the training is in none.
+        `is_whole`: the position in the data is that of the last step. Says where the end of the training is in none.
         """
         pacer = self._pacer
         unsaved = 0 if pacer is None else pacer.unsaved_steps(step)
         if pacer is None or not unsaved:
             return Decision(due=False, reason="no step since the last checkpoint")
-        if auto_in(self._trigger) is not None:
+        wanted = auto_in(self._trigger) is not None or pacer.owes_one
+        if is_complete and self._trigger != never():
+            return Decision(due=True, reason=f"all epochs are complete, {unsaved} steps after the last checkpoint")
+        if wanted and is_whole:
             return Decision(due=True, reason=f"the program is done, {unsaved} steps after the last checkpoint")
+        if wanted:
+            _log.warning("the end is not saved: batches were used since the last step(), and the data cannot go back")
         if not self._saves and self._trigger.watches & {"epoch", "metrics"}:  # which may be called by another name
             why = pacer.peek(step, None, {}).reason
             _log.warning("no checkpoint was made in %d steps: %s", unsaved, why)

@@ -234,6 +234,11 @@ class Pacer:
         self._looked_s = self._clock.monotonic_s()
         self._was_writing = writing
 
+    @property
+    def owes_one(self) -> bool:
+        """Whether one that was due was left out, and not made since."""
+        return self._left_out is not None
+
     def unsaved_steps(self, step: int) -> int:
         """How many there are since the last checkpoint that was begun, or restored."""
         return max(0, step - self._moment.since_step)

@@ -1,4 +1,7 @@
-"""Provenance: what made a checkpoint. An allow-list: no environment, no arguments, no addresses, no tokens."""
+"""Provenance: what made a checkpoint. An allow-list: no arguments, no addresses, no tokens.
+
+Of the environment only what decides whether computations give the same bits twice.
+"""
 
 import os
 import platform
@@ -9,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from holdfast.core.version import __version__
+from holdfast.engine.determinism import determinism
 
 __all__ = ["Drift", "Provenance", "begin_provenance", "collect_provenance", "compare_provenance"]
 
@@ -16,6 +20,7 @@ __all__ = ["Drift", "Provenance", "begin_provenance", "collect_provenance", "com
 _LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "keras", "lightning", "transformers", "scipy", "sklearn")
 _GIT_DEADLINE_S = 5.0
 _COMMIT = "# branch.oid "
+_SWITCHES = "determinism"
 
 
 class Drift(NamedTuple):
@@ -47,14 +52,18 @@ def begin_provenance() -> Provenance:
     def complete() -> dict[str, object]:
         if "code" not in known:
             known["code"] = None if git is None else _read_status(git)
-        return known
+        # Read now, since programs set switches when they like; a new mapping, since an earlier one may not be written
+        # yet.
+        return {**known, _SWITCHES: determinism()}
 
     return complete
 
 
 def collect_provenance() -> dict[str, object]:
-    """What this process is: versions, host, and the state of the code it runs."""
-    return begin_provenance()()
+    """What this process is: versions, host, and the state of the code it runs. For commands, which compute nothing."""
+    known = begin_provenance()()
+    del known[_SWITCHES]  # those of a command say nothing of a training
+    return known
 
 
 def compare_provenance(then: Mapping[str, object], now: Mapping[str, object], *, prefix: str = "") -> list[Drift]:
@@ -62,6 +71,8 @@ def compare_provenance(then: Mapping[str, object], now: Mapping[str, object], *,
     drifts: list[Drift] = []
     for what in dict.fromkeys([*then, *now]):
         before, after = then.get(what), now.get(what)
+        if what == _SWITCHES and (before is None or after is None):
+            continue  # older checkpoints do not have them, and commands do not know them
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             drifts += compare_provenance(before, after, prefix=f"{prefix}{what}.")
         elif before != after:

@@ -60,6 +60,8 @@ class Loaded(NamedTuple):
     """The tree, for programs that keep no state in place."""
     where: str
     """What it was read from."""
+    ledger: object = None
+    """That of the checkpoint, as its manifest has it."""
 
 
 class Plan(Protocol):
@@ -129,7 +131,8 @@ def restore_session(
             restore_random(random_plan.value())
         if where == DISK and not checkpoint.verified and _covers_everything(body, plan, random_plan):
             _mark(session, checkpoint, VERIFIED, "restored")
-        return Loaded(checkpoint, _drift(manifest, provenance(), hyperparameters), list(plan.skipped), value, where)
+        drift = _drift(manifest, provenance(), hyperparameters)
+        return Loaded(checkpoint, drift, list(plan.skipped), value, where, body.ledger)
 
     events = read_events(session.store)
     catalog = with_snapshots(session.catalog(), snapshots, events)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.errors import FencedError, HoldfastError
 from holdfast.core.limits import CHUNK_BYTES
@@ -37,6 +37,8 @@ class Document(NamedTuple):
     provenance: dict[str, object]
     suspect: str = ""
     """Why the state may be unhealthy; empty where nothing says so."""
+    ledger: list[list[Any]] | None = None
+    """Which samples went into which step; None where nobody counts them."""
 
 
 def save_laid(session: Session, laid: Laid, document: Document, keep: Keep) -> Checkpoint:
@@ -86,6 +88,7 @@ def draft_checkpoint(session: Session, laid: Laid, document: Document) -> Draft:
         pickled=list(encoded.pickled),
         hyperparameters=document.hyperparameters,
         provenance=document.provenance,
+        ledger=document.ledger or None,
     )
     return Draft(checkpoint, body)
 

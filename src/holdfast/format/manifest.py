@@ -42,7 +42,7 @@ class LeafRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     end: int
 
 
-class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that a restore needs and a listing does not."""
 
     tree: Any
@@ -53,6 +53,8 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Paths of pickled objects."""
     hyperparameters: Any
     provenance: dict[str, Any]
+    ledger: Any = None
+    """Which samples went into which step, as `engine.ledger` reads it; left out where nobody counts them."""
 
     def with_shards(self, shards: list[ShardRecord]) -> "Body":
         """The same state, with these files."""

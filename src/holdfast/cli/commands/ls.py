@@ -19,6 +19,7 @@ from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.attempts import Holder, latest_holder
 from holdfast.engine.catalog import Catalog
 from holdfast.policy.lineage import in_order
+from holdfast.proving.stored import StoredVerdict, read_verdict
 
 if TYPE_CHECKING:
     import argparse
@@ -153,11 +154,24 @@ def _summary(opened: Run, catalog: Catalog, shown: int, holder: Holder | None) -
     if holder is not None:
         written = f"being written by {holder}" if holder.alive else f"last written by {holder}, which has ended"
         lines.append((written, Style.PLAIN))
+    proof = read_verdict(opened.store)
+    if proof is not None:
+        lines.append(_proof_line(proof))
     if catalog.garbage and not (holder is not None and holder.alive and len(catalog.garbage) == 1):
         left = f"{count(len(catalog.garbage), 'unfinished directory', 'unfinished directories')} left by a crash"
         remedy = f"the next save or `holdfast prune {opened.path} --garbage` cleans up"
         lines.append((f"{left}; {remedy}", Style.YELLOW))
     return lines
+
+
+def _proof_line(proof: StoredVerdict) -> tuple[str, str]:
+    when, tried = age(time.time() - proof.utc_s), count(proof.interruptions, "interruption")
+    if proof.answer == "identical":
+        return f"resume proven {when}, {tried}, steps up to {proof.last_step}", Style.GREEN
+    if proof.answer == "differs":
+        where = "" if proof.step is None else f" at step {proof.step}"
+        return f"resume differs{where} (proof of {when}): {proof.cause}", Style.RED
+    return f"resume not proven to the end (proof of {when}), {tried}", Style.YELLOW
 
 
 def _disk_bytes(catalog: Catalog) -> int:
@@ -176,6 +190,7 @@ def _document(
         "total_bytes": _disk_bytes(catalog),
         "free_bytes": space.free_bytes,
         "writer": None if holder is None else holder._asdict(),
+        "proof": None if (proof := read_verdict(opened.store)) is None else proof._asdict(),
     }
 
 

@@ -1,0 +1,16 @@
+"""Resumes exactly, and calls save() where it wants to, never step()."""
+
+import numpy as np
+
+import holdfast
+
+state = {"w": np.ones(4), "progress": {"step": 0}}
+ckpt = holdfast.Checkpointer("runs/saves", state)
+ckpt.restore()
+for step in range(state["progress"]["step"] + 1, 31):
+    state["w"] *= 1.01
+    state["w"] += np.random.RandomState(step).normal(size=4)
+    state["progress"]["step"] = step
+    if step % 5 == 0:
+        ckpt.save(step=step, epoch=step // 10, metrics={"norm": float(np.linalg.norm(state["w"]))})
+ckpt.close()
