@@ -24,12 +24,13 @@ demo: $(VENV)/run.stamp
 	$(BIN)/python examples/demo.py
 
 # All tests, the proof rig included; coverage is measured on everything but the rig. The quick ones run side by side;
-# the slow ones measure times and kill processes, and have the machine for themselves.
+# most of the slow ones measure times, and have the machine for themselves.
 test: $(VENV)/dev.stamp lint
 	tests/components
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest -n 2 -m "not crash and not slow" --ignore=tests/crash $(COV) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "slow and not crash" --ignore=tests/crash $(COV) --cov-append $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m slow tests/proving $(COV) --cov-append $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not crash" --ignore=tests/crash --ignore=tests/proving $(COV) --cov-append $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "not crash" tests/crash $(COV) --cov-append $(PYTEST_ARGS)
 	$(BIN)/coverage report
 	$(MAKE) crash
