@@ -27,11 +27,13 @@ demo: $(VENV)/run.stamp
 # most of the slow ones measure times, and have the machine for themselves.
 test: $(VENV)/dev.stamp lint
 	tests/components
-	$(BIN)/coverage erase
-	$(BIN)/python -m pytest -n 2 -m "not crash and not slow" --ignore=tests/crash $(COV) $(PYTEST_ARGS)
+	rm -f .coverage .coverage.* .coverage-children.*
+	COVERAGE_OF_CHILDREN=$(CURDIR)/.coverage-children \
+		$(BIN)/python -m pytest -n 2 -m "not crash and not slow" --ignore=tests/crash $(COV) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 2 -m slow tests/proving $(COV) --cov-append $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "slow and not crash" --ignore=tests/crash --ignore=tests/proving $(COV) --cov-append $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "not crash" tests/crash $(COV) --cov-append $(PYTEST_ARGS)
+	$(BIN)/coverage combine -q --append .coverage-children.*
 	$(BIN)/coverage report
 	$(MAKE) crash
 

@@ -4,6 +4,7 @@ The cases are programs of their own: in a test process, every other test and the
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -463,7 +464,10 @@ print(json.dumps(results))
 
 def _run(path: Path, text: str) -> dict[str, Any]:
     path.write_text(text)
-    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
+    # Where coverage is measured, this is what runs the modules in question.
+    data = os.environ.get("COVERAGE_OF_CHILDREN")
+    measured = ["-m", "coverage", "run", "--branch", "--source=holdfast", "-p", f"--data-file={data}"] if data else []
+    ran = subprocess.run([sys.executable, *measured, str(path)], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
