@@ -249,21 +249,23 @@ def _empty_on_error() -> None:
 
 
 def _false_success() -> None:
-    from holdfast.checkpointer import Checkpointer, PendingCheckpoint
+    from holdfast.engine.failures import Failures
+    from holdfast.engine.outcome import PendingCheckpoint
 
-    def report_success(self: Checkpointer, pending: PendingCheckpoint, error: HoldfastError) -> None:
+    def report_success(self: Failures, pending: PendingCheckpoint, error: HoldfastError) -> None:
         pending.note_durable("surely")
 
-    Checkpointer._report_failure = report_success  # type: ignore[method-assign]
+    Failures.report = report_success  # type: ignore[method-assign]
 
 
 def _save_raises() -> None:
-    from holdfast.checkpointer import Checkpointer, PendingCheckpoint
+    from holdfast.engine.failures import Failures
+    from holdfast.engine.outcome import PendingCheckpoint
 
-    def report_loudly(self: Checkpointer, pending: PendingCheckpoint, error: HoldfastError) -> None:
+    def report_loudly(self: Failures, pending: PendingCheckpoint, error: HoldfastError) -> None:
         raise error
 
-    Checkpointer._report_failure = report_loudly  # type: ignore[method-assign]
+    Failures.report = report_loudly  # type: ignore[method-assign]
 
 
 def _wait_for_fifos() -> None:
