@@ -26,7 +26,6 @@ __all__ = [
     "ORDER",
     "Reference",
     "Trace",
-    "determinism_settings",
     "differing",
     "leaf_texts",
     "metric_bits",
@@ -184,20 +183,6 @@ def metric_bits(metrics: Mapping[str, object]) -> dict[str, str]:
             found[str(name)] = f"={plain}" if is_large else number.hex()
         except Exception:  # noqa: BLE001, S112  # any object may be given; the program hears of it when it saves
             continue
-    return found
-
-
-def determinism_settings() -> dict[str, str]:
-    """The settings that decide whether the same computation gives the same bits."""
-    names = ("CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "OMP_NUM_THREADS", "XLA_FLAGS", "TF_DETERMINISTIC_OPS")
-    found = {name: os.environ[name] for name in names if name in os.environ}
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "backends"):  # not there, or half imported
-        return found
-    found["torch.use_deterministic_algorithms"] = str(torch.are_deterministic_algorithms_enabled())
-    found["torch.num_threads"] = str(torch.get_num_threads())
-    found["torch.backends.cudnn.deterministic"] = str(torch.backends.cudnn.deterministic)
-    found["torch.backends.cudnn.benchmark"] = str(torch.backends.cudnn.benchmark)
     return found
 
 

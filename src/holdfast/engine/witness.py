@@ -21,6 +21,7 @@ import msgspec
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.engine.bystanders import Bystanders, Registered
+from holdfast.engine.determinism import determinism
 from holdfast.engine.evidence import PARTED, PLAN_VARIABLE, UNGUARDED, Bystander, Interruption, Plan, Point
 from holdfast.engine.guarding import guard_if_missing
 from holdfast.engine.laying import lay_out_state
@@ -33,7 +34,6 @@ from holdfast.engine.striking import Striker
 from holdfast.engine.traces import (
     Reference,
     Trace,
-    determinism_settings,
     differing,
     leaf_texts,
     metric_bits,
@@ -360,16 +360,16 @@ class Witness:
             os._exit(status)
 
     def _tell(self, kind: Any, **what: Any) -> Point:
-        determinism = determinism_settings()
+        switches = determinism()
         point = Point(
             kind=kind,
             run=self._run,
             start=self._plan.start,
             at_s=self._trace.at_s(),
-            determinism=determinism if determinism != self._determinism else {},
+            determinism=switches if switches != self._determinism else {},
             **what,
         )
-        self._determinism = determinism
+        self._determinism = switches
         self._trace.write(point)
         return point
 
