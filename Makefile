@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Judged once, at the end.
 COV := --cov=holdfast --cov-report= --cov-fail-under=0
 
-.PHONY: demo test check lint crash crash-full bench clean
+.PHONY: demo test test-quick test-schedulers check lint crash crash-full bench clean
 
 $(VENV)/run.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,24 +23,34 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/test.txt
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/demo.py
 
-# All tests, the proof rig included; coverage is measured on everything but the rig. The quick ones run side by side;
-# most of the slow ones measure times, and have the machine for themselves.
+# All tests, the proof rig included; coverage is measured on everything but the rig. Two at a time: most of the slow ones
+# wait for something. Beside the quick ones run those that wait for schedulers.
 test: $(VENV)/dev.stamp lint
 	tests/components
-	rm -f .coverage .coverage.* .coverage-children.*
-	COVERAGE_OF_CHILDREN=$(CURDIR)/.coverage-children \
-		$(BIN)/python -m pytest -n 2 -m "not crash and not slow" --ignore=tests/crash $(COV) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 -m slow tests/proving $(COV) --cov-append $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "slow and not crash" --ignore=tests/crash --ignore=tests/proving $(COV) --cov-append $(PYTEST_ARGS)
+	rm -f .coverage .coverage.* .coverage-*
+	$(MAKE) -j 2 --output-sync=recurse test-quick test-schedulers
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not crash and not scheduler" --ignore=tests/crash \
+		$(COV) --cov-append $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "not crash" tests/crash $(COV) --cov-append $(PYTEST_ARGS)
-	$(BIN)/coverage combine -q --append .coverage-children.*
+	$(BIN)/coverage combine -q --append .coverage-*
 	$(BIN)/coverage report
 	$(MAKE) crash
 
-# The inner loop: under three minutes.
+test-quick: $(VENV)/dev.stamp
+	COVERAGE_OF_CHILDREN=$(CURDIR)/.coverage-children \
+		$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
+			$(COV) $(PYTEST_ARGS)
+
+test-schedulers: $(VENV)/dev.stamp
+	COVERAGE_FILE=$(CURDIR)/.coverage-schedulers \
+		$(BIN)/python -m pytest -n 4 --dist loadfile -m scheduler $(COV) $(PYTEST_ARGS)
+
+# The inner loop, under three minutes: without the tests that start many programs, or generate many cases.
+LATER := background multiprocess proving supervising doors integrations properties agent crash docs/test_examples.py \
+	cli/test_prove.py engine/test_witness.py engine/test_bystanders.py data/test_agreement.py test_benchmarks.py
+
 check: $(VENV)/dev.stamp lint
-	$(BIN)/python -m pytest -q -n 2 -m "not crash and not slow" --ignore=tests/crash $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -q -n 2 -m "not crash and not slow" tests/crash $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not crash and not slow and not scheduler" $(LATER:%=--ignore=tests/%) $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ from benchmarks.sections import (
     memory,
     pacing,
     resume,
+    signals,
     stall,
     step,
     training,
@@ -56,6 +57,7 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "loader": loader.run,
     "data_resume": data_resume.run,
     "ledger": ledger.run,
+    "signals": signals.run,
 }
 
 _PLAIN_WIDTH = 120  # of a pipe or a log file

@@ -36,6 +36,7 @@ def test_a_quick_run_answers_every_question(sections):
     assert list(sections) == [
         *("save", "restore", "leaves", "memory", "history", "command_line"),
         *("stall", "training", "step", "pacing", "frequency", "growth", "resume", "loader", "data_resume", "ledger"),
+        "signals",
     ]
     assert all(section["rows"] or section["skipped"] for section in sections.values())
 

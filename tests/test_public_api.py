@@ -50,6 +50,8 @@ PUBLIC = [
     "FencedError",
     "StorageError",
     "NoSpaceError",
+    "Stopped",
+    "Interrupted",
 ]
 REFERENCE = "\n".join(page.read_text() for page in sorted(ROOT.glob("docs/reference/*.md")))
 

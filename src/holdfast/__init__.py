@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         FormatVersionError,
         HoldfastError,
         IntegrityError,
+        Interrupted,
         NoCheckpointError,
         NoSpaceError,
         RestoreError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         SaveFailedError,
         StateError,
         StateMismatchError,
+        Stopped,
         StorageError,
         UnsupportedError,
         UsageError,
@@ -98,6 +100,8 @@ __all__ = [
     "FencedError",
     "StorageError",
     "NoSpaceError",
+    "Stopped",
+    "Interrupted",
 ]
 
 

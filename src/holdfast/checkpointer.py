@@ -8,11 +8,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from holdfast.agent.exiting import finish_at_exit, is_finished
+from holdfast.agent.exiting import finish_at_exit, is_finished, restart_after_error
 from holdfast.agent.recall import Recall
 from holdfast.agent.saver import Saver
 from holdfast.agent.staging import CaptureMode, Stager, Status
@@ -24,18 +25,22 @@ from holdfast.core.errors import (
     RestoreError,
     SaveFailedError,
     StateError,
+    Stopped,
     UnsupportedError,
     UsageError,
 )
 from holdfast.core.interrupts import interrupts_deferred
 from holdfast.core.values import DISK, Checkpoint
+from holdfast.engine.beats import Beat
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.determinism import warn_of_nondeterminism
 from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
 from holdfast.engine.evidence import PLAN_VARIABLE
 from holdfast.engine.failures import Failures
-from holdfast.engine.leaving import end_at_once, end_in_step, save_on_error, stop
+from holdfast.engine.hearing import SignalsOption
+from holdfast.engine.jobs import fill_in_job
+from holdfast.engine.leaving import end_at_once, end_in_step, leave, save_on_error, stop
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
@@ -53,6 +58,7 @@ from holdfast.engine.options import (
 from holdfast.engine.outcome import PendingCheckpoint, Restored
 from holdfast.engine.over import Loop
 from holdfast.engine.pace import Limit, Pace
+from holdfast.engine.pacing import Look, saved
 from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import begin_provenance
 from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
@@ -61,6 +67,7 @@ from holdfast.engine.sensors.finding import Wanted
 from holdfast.engine.session import Session, default_workers
 from holdfast.engine.signs import Signs
 from holdfast.engine.snapshots import Snapshot, close_snapshots
+from holdfast.engine.stops import OnStop, Stops
 from holdfast.engine.time_left import TimeLeftOption
 from holdfast.engine.unwatched import Unwatched
 from holdfast.engine.updates import Updates
@@ -120,6 +127,10 @@ class Checkpointer:
         sensors: Wanted = "auto",
         health: str | None = None,
         ledger: bool = True,
+        signals: SignalsOption = "auto",
+        grace: float | str | timedelta | None = None,
+        exit_code: int | None = None,
+        on_stop: OnStop | None = None,
         workers: int | None = None,
         files: Files | None = None,
         clock: Clock | None = None,
@@ -134,6 +145,15 @@ class Checkpointer:
         check_least("memory_bytes", memory_bytes, 0)
         check_least("total_steps", total_steps, 0)
         trigger = trigger_of(every)
+        # Tests that bring their own files or clock end their processes as they like.
+        is_simulated = files is not None or clock is not None
+        if is_simulated and signals == "auto":
+            signals = None
+        self._stops = Stops(signals=signals, grace=grace, exit_code=exit_code, on_stop=on_stop)
+        if isinstance(run, str | PathLike) and isinstance(
+            path := os.fspath(run), str
+        ):  # else the store says what it is
+            run = fill_in_job(path, os.environ)
         self._signs = Signs(sensors, health)
         self._follows_loss = self._signs.follows_loss  # asked at every step
         kind = background_kind(background, files)
@@ -148,6 +168,8 @@ class Checkpointer:
         self._pid = os.getpid()
         self._closed = False
         self._touched = False
+        self._is_training = False
+        self._is_restoring = False
         self._steps = 0
         # Those of the last step, for the checkpoint of the end.
         self._metrics: Mapping[str, object] = {}
@@ -192,6 +214,8 @@ class Checkpointer:
         )
         finish_at_exit(self._finish)
         self._pace.watch_limit()
+        self._asked = _Asked(self)
+        self._stops.attach(self._asked)
         self._witness.attach(run, self._saver.encode, self._state, close=self._finish)
 
     @property
@@ -215,7 +239,12 @@ class Checkpointer:
         self._check_owner()
         if self._loop.open:
             self._take(check_count("step", step))
-        return self._save(step, epoch, metrics, note=note, tags=tags, tree=tree)
+        pending = self._save(step, epoch, metrics, note=note, tags=tags, tree=tree)
+        self._is_training = True
+        if self._pace.is_asked_to_stop:
+            with self._lock:
+                self._stop(saved(self._pace.why_stopping), step, epoch, {})
+        return pending
 
     def _save(
         self,
@@ -281,6 +310,7 @@ class Checkpointer:
         """
         self._check_owner()
         self._check_usable()
+        self._stops.reason = ""
         return self._loop.over(data, epochs)
 
     def stop(self, reason: str = "the program said so", *, grace_s: float | None = None) -> None:
@@ -292,8 +322,12 @@ class Checkpointer:
         self._check_owner()
         if grace_s is not None:
             grace_s = seconds_of(grace_s, "grace_s")
-        self._pace.ask_to_stop(check_note(reason), grace_s)
-        self._ask_at = 0
+        self._asked.ask_to_stop(check_note(reason) or "the program said so", grace_s, None)
+
+    @property
+    def stopped(self) -> str:
+        """Why the training was to stop, where that has happened with on_stop="return"; empty where it has not."""
+        return self._stops.reason
 
     def due(self, *, epoch: int | None = None, **metrics: object) -> Decision:
         """Whether `step` would save if it were called now, and why or why not."""
@@ -409,7 +443,8 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and not self._closed and os.getpid() == self._pid:
+        if isinstance(error, Exception) and not isinstance(error, Stopped) and self._is_open_here():
+            self._note_error()
             save_on_error(
                 error,
                 self._steps,
@@ -432,7 +467,16 @@ class Checkpointer:
         Only an exception that nobody caught, which Python keeps for debuggers, tells that it did not.
         """
         raised: type[BaseException] | None = getattr(sys, "last_type", None)
+        self._note_error()
         self._close(clean=False, error=raised.__name__ if raised is not None and issubclass(raised, Exception) else "")
+
+    def _note_error(self) -> None:
+        """Of a program that was asked to stop: should it end because of that, it wants to be started again."""
+        if self._pace.is_asked_to_stop:
+            restart_after_error(self._stops.status)
+
+    def _is_open_here(self) -> bool:
+        return not self._closed and os.getpid() == self._pid
 
     def _look(self, epoch: int | None, metrics: Mapping[str, object]) -> PendingCheckpoint | None:
         """At the end of a step: save if that is due, and stop if the job's time is over."""
@@ -444,47 +488,78 @@ class Checkpointer:
             self._check_usable()
             self._witness.note_step(self._steps, epoch, metrics)
             look = self._pace.look(self._steps, epoch, metrics, writing=self._is_writing())
-            is_wanted = self._witness.wants_save(self._steps)
+            is_wanted = self._witness.wants_save(self._steps) or self._pace.is_asked_to_save
             pending = None
+            self._is_training = True
             if look.stops:
-                stop(
-                    look,
-                    self._steps,
-                    self._pace,
-                    save=lambda *, with_metrics: self.save(
-                        step=self._steps, epoch=epoch, metrics=metrics if with_metrics else None
-                    ),
-                    note=self._session.tell,
-                    close=lambda within_s: self._close(clean=False, within_s=within_s),
-                )
+                self._stop(look, self._steps, epoch, metrics)
+                pending = self._last
             elif look.decision.due and not is_wanted and self._is_full():
                 assert self._stager is not None
                 self._stager.skipped += self._pace.note_skipped()
             elif look.decision.due or is_wanted:
-                pending = self.save(step=self._steps, epoch=epoch, metrics=metrics)
+                pending = self._save(self._steps, epoch, metrics, note="")
             self._pace.leave(writing=self._is_writing())
             self._ask_at = self._pace.ask_at
             self._witness.leave(self._steps, pending)
             # Looked at last: it may be asked to stop at any moment.
-            if self._pace.is_asked_to_stop or self._witness.sees_every_step:
+            if self._pace.is_asked_to_stop or self._pace.is_asked_to_save or self._witness.sees_every_step:
                 self._ask_at = 0
             return pending
+
+    def _stop(self, look: Look, step: int, epoch: int | None, metrics: Mapping[str, object]) -> None:
+        """Save, wait for that, and end the program; or come back, where the program does that by itself."""
+        reason = self._pace.why_stopping or look.why
+
+        def finish(said: str) -> None:
+            if self._stops.on_stop == "exit":
+                wait_s = self._pace.wait_s() if look.waits else 0.0
+                status = self._stops.status
+                restart_after_error(status)  # should that be caught, and the program fail since it is closed
+                leave(
+                    said,
+                    self._pace,
+                    close=lambda: self._close(clean=False, within_s=wait_s),
+                    depart=lambda left_s: self._stops.depart(left_s, lambda: end_at_once(step, status=status)),
+                    status=status,
+                )
+            self._pace.go_on()
+            self._loop.is_stopped = True
+            self._ask_at = 0
+            self._stops.stopped(said, reason)
+
+        stop(
+            look,
+            step,
+            self._pace,
+            save=lambda *, with_metrics: self._save(step, epoch, metrics if with_metrics else None, note=""),
+            note=self._session.tell,
+            finish=finish,
+        )
 
     def _end_in_step(self) -> bool:
         """By another thread, when the time is over; whether to call it again.
 
         Where a step has just ended, that is for the step to do, as long as there is time for it.
         """
-        patience_s = 0.0 if self._pace.is_ending else max(_LEAST_PATIENCE_S, self._pace.wait_s())
+        # A save is worth waiting for, and a step that ends now; a restore has nothing that could be lost.
+        is_in_vain = self._pace.is_ending or self._is_restoring
+        patience_s = 0.0 if is_in_vain else max(_LEAST_PATIENCE_S, self._pace.wait_s())
         is_held = self._lock.acquire(timeout=patience_s)
         try:
             if not self._pace.is_ending:
-                end_in_step(self._steps, self._pace, note=self._session.tell, flush=self._session.flush)
+                end_in_step(
+                    self._steps,
+                    self._pace,
+                    note=self._session.tell,
+                    flush=self._session.flush,
+                    status=self._stops.status,
+                )
         finally:
             if is_held:
                 self._lock.release()
         if self._pace.is_over():
-            end_at_once(self._steps)
+            end_at_once(self._steps, status=self._stops.status)
         return True
 
     def _close(self, *, clean: bool, error: str = "", within_s: float = math.inf) -> None:
@@ -510,6 +585,9 @@ class Checkpointer:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean, error=error)
             self._signs.close()
+            if clean and self._pace.is_asked_to_stop:
+                self._stops.leave_unanswered()
+            self._stops.close()
             self._session.close()
             self._provenance()  # no child process stays behind
             self._pace.release()
@@ -555,7 +633,7 @@ class Checkpointer:
         tree_of: Callable[[Loaded], object] = lambda _: None,
     ) -> Loaded | None:
         self._check_owner()
-        with self._lock, collector_paused():
+        with self._lock, collector_paused(), self._restoring():
             self._check_usable(restoring=True)
             wait_for_prefetches()
             if self._stager is not None:
@@ -591,6 +669,7 @@ class Checkpointer:
             if self._ledger is not None:
                 self._ledger = _ledger_of(loaded)
             self._pace.note_restored(loaded.checkpoint)
+            self._stops.tell()
             self._signs.note_restored()
             warn_of_nondeterminism()
             self._ask_at = 0
@@ -602,6 +681,14 @@ class Checkpointer:
         for drift in loaded.drift if loaded is not None else ():
             _log.info("since the checkpoint was saved: %s", drift)
         return loaded
+
+    @contextmanager
+    def _restoring(self) -> Iterator[None]:
+        self._is_restoring = True
+        try:
+            yield
+        finally:
+            self._is_restoring = False
 
     def _take(self, step: int) -> None:
         """What was handed out belongs to that step."""
@@ -645,6 +732,63 @@ class Checkpointer:
                 f"this Checkpointer belongs to process {self._pid}, not to its forked child {os.getpid()}",
                 hint="save in the process that made it",
             )
+
+
+class _Asked:
+    """A Checkpointer in the eyes of signals and supervisors, who do not keep it alive."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self._there = weakref.ref(checkpointer)
+        self._pace = checkpointer._pace
+        self._run = os.path.abspath(checkpointer._session.store.location)
+
+    def begin_cell(self) -> None:
+        """Of a notebook: it is not known yet whether this one trains."""
+        there = self._there()
+        if there is not None:
+            there._is_training, there._ask_at = False, 0
+            if self._pace.is_asked_to_stop:
+                self._pace.go_on()  # that was meant for a cell before
+
+    def is_training(self) -> bool:
+        there = self._there()
+        return there is not None and there._is_training and not there._closed
+
+    def ask_to_stop(self, reason: str, sure_s: float | None, likely_s: float | None) -> None:
+        self._pace.ask_to_stop(reason, sure_s, likely_s)
+        self._look_again()
+
+    def ask_to_save(self) -> None:
+        self._pace.ask_to_save()
+        self._look_again()
+
+    def ask_to_quit(self) -> None:
+        self._pace.ask_to_quit()
+
+    def tell(self, event: str, **details: object) -> None:
+        there = self._there()
+        if there is not None:
+            there._session.tell(event, **details)
+
+    def beat(self) -> Beat | None:
+        there = self._there()
+        if there is None:
+            return None
+        return Beat(
+            pid=os.getpid(),
+            run=self._run,
+            attempt=there._session.attempt,
+            step=there._steps,
+            durable_step=self._pace.durable_step(),
+            total_steps=self._pace.total_steps,
+            stopping=self._pace.why_stopping,
+            from_step=self._pace.from_step(),
+        )
+
+    def _look_again(self) -> None:
+        there = self._there()
+        if there is not None:
+            there._ask_at = 0
 
 
 def _find_witness() -> "Witness | Unwatched":

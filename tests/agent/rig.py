@@ -133,11 +133,6 @@ def children() -> set[int]:
     return found
 
 
-def descriptors() -> set[str]:
-    """What is open."""
-    return set(os.listdir("/proc/self/fd"))
-
-
 def until(condition: Callable[[], object]) -> None:
     """Wait for it; fails where it does not come."""
     end_s = time.monotonic() + DEADLINE_S
@@ -153,7 +148,6 @@ __all__ = [
     "MemorySlot",
     "Rig",
     "children",
-    "descriptors",
     "processes_of",
     "rig",
     "state_of",

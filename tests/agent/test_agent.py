@@ -26,11 +26,11 @@ from tests.agent.rig import (
     Ready,
     Rig,
     children,
-    descriptors,
     rig,
     state_of,
     until,
 )
+from tests.descriptors import open_descriptors as descriptors
 
 
 def test_snapshots_become_durable_in_the_order_they_were_given(tmp_path):

@@ -9,7 +9,7 @@ from holdfast.agent.channel import Channel, channel_pair
 from holdfast.agent.messages import MAX_PACKET_BYTES
 from holdfast.core.countdown import Countdown
 from holdfast.core.errors import ProtocolError
-from tests.agent.rig import descriptors
+from tests.descriptors import open_descriptors as descriptors
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from holdfast.agent.messages import (
 )
 from holdfast.core.errors import FencedError, SaveFailedError, UsageError
 from tests.agent.fake_agent import FakeSlot
-from tests.agent.rig import DEADLINE_S, AgentGone, Heard, Rig, children, descriptors, until
+from tests.agent.rig import DEADLINE_S, AgentGone, Heard, Rig, children, until
+from tests.descriptors import open_descriptors as descriptors
 
 HELLO = Hello(run="/run", run_id="run", attempt=1, workers=1, keep={})
 

@@ -88,7 +88,9 @@ STATES = {"now": numpy_state, "overlapped": torch_state}
 def test_after_a_save_that_was_interrupted_anywhere_nothing_of_it_is_left(run, root, capture):
     state, change = STATES[capture]()
     wrong = []
-    with Checkpointer(run, state, background="thread", capture=capture, keep=holdfast.keep(last=2)) as ckpt:
+    with Checkpointer(
+        run, state, background="thread", capture=capture, keep=holdfast.keep(last=2), signals=None
+    ) as ckpt:
         ckpt.save(step=0).wait(60)
         background = ckpt._stager.background
         step = 0
@@ -129,7 +131,7 @@ def test_a_close_that_was_interrupted_anywhere_can_be_called_again_and_lets_the_
     for count in range(1, BOUND_LINES, 40):
         run = tmp_path / str(count)
         state, change = numpy_state()
-        ckpt = Checkpointer(run, state, background="thread")
+        ckpt = Checkpointer(run, state, background="thread", signals=None)
         change()
         ckpt.save(step=1)
 

@@ -156,7 +156,7 @@ def test_a_cell_that_is_interrupted_in_the_middle_of_saves_can_be_run_again(note
     (agent,) = agents_of(notebook.pid)
 
     for _ in range(3):
-        assert notebook.run(train, interrupt=True).error.startswith("KeyboardInterrupt")
+        assert notebook.run(train, interrupt=True).error.startswith("Interrupted")
 
     said = notebook.run("print(ckpt.save(step=step + 1).wait(60) is not None, step + 1, ckpt.status().failed)")
     durable, last, failed = said.ended_well().split()
@@ -191,7 +191,7 @@ def test_the_cell_that_makes_it_can_be_run_again_after_close_and_inside_of_with(
         notebook.run(f"{MAKE}\nwith ckpt:\n    ckpt.restore()\n    ckpt.save(step={step})").ended_well()
     train = TRAIN.strip().replace("\n", "\n    ")
     for _ in range(2):
-        assert notebook.run(f"{MAKE}\nwith ckpt:\n    {train}", interrupt=True).error.startswith("KeyboardInterrupt")
+        assert notebook.run(f"{MAKE}\nwith ckpt:\n    {train}", interrupt=True).error.startswith("Interrupted")
 
     assert steps(run)[-1] > 3
     assert agents_of(notebook.pid) == []
@@ -237,3 +237,45 @@ sys.stderr.flush()
 
     assert "another one has taken over" in killed.ended_well()
     assert (holdfast.load(run)["w"] == np.zeros(300_000)).all()
+
+
+def test_interrupting_a_cell_that_trains_saves_the_step_and_returns_to_the_prompt(notebook, run):
+    notebook.run(MAKE.replace("})", "}, every=1000)")).ended_well()
+    train = """
+for _ in range(100_000):
+    w += 1
+    ckpt.step()
+    if w[0] % 5 == 0:
+        print("reached", w[0], flush=True)
+"""
+
+    for _ in range(3):
+        assert notebook.run(train, interrupt=True).error.startswith("Interrupted: stopped at step")
+        reached = int(float(notebook.run("print(w[0])").ended_well()))
+        assert steps(run)[-1] == reached
+        assert holdfast.load(run)["w"][0] == reached
+    # Neither of these is a step: there is nothing to wait for.
+    assert notebook.run("print('begun', flush=True)\ntime.sleep(600)", interrupt=True).error.startswith("Keyboard")
+    notebook.run("w += 1; ckpt.step(); assert not ckpt.stopped").ended_well()
+    notebook.run("ckpt.close()").ended_well()
+
+
+def test_a_step_that_takes_too_long_is_interrupted_by_the_second_try(notebook, run):
+    notebook.run(MAKE.replace("})", "}, every=1000)")).ended_well()
+    long_step = """
+import os, signal, threading
+def interrupt():
+    for _ in range(2):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+w += 1
+ckpt.step()
+threading.Thread(target=interrupt).start()
+time.sleep(600)
+"""
+
+    assert notebook.run(long_step).error.startswith("KeyboardInterrupt")
+    notebook.run("w += 1; ckpt.step(); ckpt.save(step=9).wait()").ended_well()
+
+    assert steps(run)[-1] == 9
+    notebook.run("ckpt.close()").ended_well()

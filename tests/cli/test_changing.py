@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 import holdfast
+from holdfast.engine.file_state import save_files
+from holdfast.engine.saving import Document
+from holdfast.engine.session import Session
+from holdfast.storage.posix import PosixStore
+from holdfast.testing import FakeClock
 
 
 @pytest.fixture
@@ -293,6 +298,33 @@ def test_an_export_holds_the_part_that_was_asked_for_and_is_never_overwritten(ru
     assert "--force" in again.err
     assert holdfast_command("export", "run", "50", "--to", "model.npz", "--force").code == 0
     assert holdfast_command("export", "run", "50", "--to", "model.bin").code == 2
+
+
+def test_the_files_of_a_checkpoint_of_files_are_exported_to_a_directory(tmp_path, holdfast_command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "state.cpt").write_bytes(b"state")
+    session = Session(PosixStore("water", create=True), FakeClock(), takeover=False, fresh=True, workers=2)
+    save_files(session, ".", ["state.cpt"], Document(7, None, {}, "", (), {}, {}), holdfast.KEEP_ALL)
+    session.close()
+
+    first = holdfast_command("export", "water", "latest", "--to", "back/")
+    again = holdfast_command("export", "water", "--to", "back/")
+    forced = holdfast_command("export", "water", "--to", "back/", "--force", "--json")
+
+    assert (first.code, first.out) == (0, "back/: 1 file of step 7: state.cpt\n")
+    assert (tmp_path / "back" / "state.cpt").read_bytes() == b"state"
+    assert again.code == 2
+    assert "exists already" in again.err
+    assert json.loads(forced.out)["files"] == ["state.cpt"]
+
+
+def test_a_checkpoint_that_holds_no_files_is_not_exported_to_a_directory(run, holdfast_command):
+    answer = holdfast_command("export", "run", "50", "--to", "back/")
+    with_part = holdfast_command("export", "run", "50", "--to", "back/", "--only", "model")
+
+    assert answer.code == 4
+    assert "is not a checkpoint of files" in answer.err
+    assert with_part.code == 2
 
 
 def test_an_export_needs_a_directory_that_exists(run, holdfast_command):

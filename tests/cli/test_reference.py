@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.commands.submit import SCHEDULERS, parser_of
 from holdfast.cli.dispatch import COMMANDS, module_of
 from holdfast.cli.exit_codes import EXIT_CODES
 
@@ -23,10 +24,20 @@ def test_the_reference_names_every_option_and_no_other(command):
     import_module(module_of(command)).add_arguments(parser)
     options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
 
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", _section(command)))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", _section(command)))
 
     assert options - {"--newest"} <= named
     assert named - {"--json"} <= options
+
+
+@pytest.mark.parametrize("scheduler", ["slurm"])
+def test_the_reference_names_every_option_of_a_scheduler(scheduler):
+    parser = parser_of(scheduler, import_module(SCHEDULERS[scheduler]))
+    options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+
+    described = set(re.findall(r"^\| `(--[a-z-]+)", _section(f"submit {scheduler}"), re.MULTILINE))
+
+    assert described == options - {"--json", "--help"}
 
 
 def test_the_reference_has_the_table_of_exit_codes():

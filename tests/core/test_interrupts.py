@@ -123,3 +123,24 @@ def test_a_child_that_another_thread_forks_meanwhile_has_the_programs_handlers(h
 
     assert statuses == [0]
     assert heard == []
+
+
+def test_a_handler_that_raises_while_others_are_put_back_keeps_none_of_them_away(heard, monkeypatch):
+    put_back = signal.signal
+
+    def interrupted(number, handler):
+        put_back(number, handler)
+        if number == signal.SIGTERM:
+            raise InterruptedError("the handler, which is back, was called at once")
+
+    with pytest.raises(InterruptedError):
+        with interrupts_deferred():
+            signal.raise_signal(signal.SIGUSR1)
+            monkeypatch.setattr(signal, "signal", interrupted)
+    monkeypatch.undo()
+
+    assert heard == [signal.SIGUSR1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with interrupts_deferred():
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

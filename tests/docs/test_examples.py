@@ -6,7 +6,11 @@ with a name, `python file=train.py`, is written to that file, and a command of t
 blocks the `holdfast` commands must at least be such that the command line accepts them.
 """
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -30,20 +34,48 @@ _COMMANDS = [
 ]
 
 
+_ALONE = "HOLDFAST_TESTS_ALONE"
+_DEADLINE_S = 120
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
 @pytest.fixture
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a page's examples run. They may change the process's random state, which is put back."""
+    """Where a page's examples run. They may change random state, environment and handlers, which are put back."""
     monkeypatch.delenv("HOLDFAST_BACKGROUND", raising=False)  # as readers have it
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_python, of_numpy, environ = random.getstate(), np.random.get_state(), dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     yield tmp_path
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    os.environ.clear()
+    os.environ.update(environ)
     random.setstate(of_python)
     np.random.set_state(of_numpy)
 
 
+def run_alone(test: str) -> None:
+    """In a process of its own: what other tests have left in this one would hear the signals of the page, too."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test],
+        cwd=ROOT,
+        env={**environ, _ALONE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("path", _RUNNABLE, ids=page_name)
-def test_examples_of_the_page_run_as_shown(path: Path, empty_directory: Path) -> None:
+def test_examples_of_the_page_run_as_shown(path: Path, empty_directory: Path, request: pytest.FixtureRequest) -> None:
+    if "os.kill(os.getpid()" in path.read_text() and not os.environ.get(_ALONE):
+        run_alone(request.node.nodeid)
+        return
     for session in run_page(path):
         # A page need not show what a command prints; what it shows must be true.
         if any(session.shown):

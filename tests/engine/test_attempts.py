@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from holdfast.core.errors import FencedError, RunBusyError
-from holdfast.engine.attempts import begin_attempt, check_fence, latest_holder
+from holdfast.engine.attempts import begin_attempt, check_fence
+from holdfast.engine.holders import latest_holder
 from holdfast.storage.posix import PosixStore
 
 

@@ -20,10 +20,19 @@ from holdfast.testing import FakeClock
 _TIMEOUT_S = 30.0
 
 
+_others: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _without_those_of_other_tests() -> Iterator[None]:
+    _others.update(threading.enumerate())
+    yield
+    _others.clear()
+
+
 def _threads() -> list[str]:
-    return [
-        thread.name for thread in threading.enumerate() if thread.name.startswith(("holdfast-watch", "holdfast-marks"))
-    ]
+    begun = [thread.name for thread in threading.enumerate() if thread not in _others]
+    return [name for name in begun if name.startswith(("holdfast-watch", "holdfast-marks"))]
 
 
 @pytest.fixture

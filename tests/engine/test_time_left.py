@@ -13,7 +13,8 @@ import pytest
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import UsageError
 from holdfast.engine.asking import Asking
-from holdfast.engine.condor_time_left import condor_time_left, read_ad
+from holdfast.engine.condor_time_left import condor_time_left
+from holdfast.engine.job_ads import read_ad_numbers
 from holdfast.engine.slurm_time_left import SlurmTimeLeft, slurm_time_left
 from holdfast.engine.time_left import TimeLeft, TimeLeftOption, find_time_left, process_age_s
 from holdfast.engine.wall_deadline import WallDeadline
@@ -460,11 +461,11 @@ class TestCondor:
 
     def test_names_are_read_in_any_case_and_expressions_not_at_all(self, tmp_path: Path) -> None:
         path = tmp_path / "ad"
-        path.write_text('allowedjobduration=7\nB = 10 * 60\nC = undefined\nD = "5"\n e  =  -1.5e3 \nF\n= 3\n')
+        path.write_text('allowedjobduration=7\nB = 10 + 60\nC = undefined\nD = "5"\n e  =  -1.5e3 \nF\n= 3\n')
 
-        assert read_ad(str(path)) == {"allowedjobduration": 7, "e": -1500, "": 3}
+        assert read_ad_numbers(str(path)) == {"allowedjobduration": 7, "e": -1500, "": 3}
 
-    @pytest.mark.parametrize("ad", ["", "AllowedJobDuration = 900\n", "AllowedJobDuration = 15 * 60\nShadowBday = 1\n"])
+    @pytest.mark.parametrize("ad", ["", "AllowedJobDuration = 900\n", "AllowedJobDuration = 15 + 60\nShadowBday = 1\n"])
     def test_without_a_limit_or_its_beginning_nothing_is_known(self, ad: str, clock: FakeClock, tmp_path: Path) -> None:
         assert condor_time_left(self.environ(tmp_path, ad), clock) is None
 
@@ -479,4 +480,4 @@ class TestCondor:
 def test_an_ad_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ad")
 
-    assert read_ad(str(tmp_path / "ad")) == {}
+    assert read_ad_numbers(str(tmp_path / "ad")) == {}

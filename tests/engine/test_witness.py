@@ -31,7 +31,7 @@ state = {"weights": weights}
 if saves == "everything":
     state["rng"] = rng
 
-with holdfast.Checkpointer("runs/mine", state, every=None, background=background) as checkpointer:
+with holdfast.Checkpointer("runs/mine", state, every=None, background=background, signals=None) as checkpointer:
     restored = checkpointer.restore()
     first = 0 if restored is None else restored.step
     for step in range(first + 1, 9):

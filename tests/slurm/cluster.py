@@ -4,6 +4,7 @@ Limits are checked about every 30 s, so a job outlives its limit by up to that. 
 minutes unless `scontrol update jobid=… StartTime=now`.
 """
 
+import contextlib
 import os
 import pwd
 import secrets
@@ -58,9 +59,11 @@ _NODE = (
     "NodeName=node{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
     "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN\n"
 )
-# Jobs of `high` preempt those of `low`, which are requeued.
+# Jobs of `high` preempt those of the others: at once or with a grace, and they are requeued or cancelled.
 _PARTITIONS = """\
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE MaxTime=INFINITE State=UP
+PartitionName=graced Nodes=ALL Default=NO PriorityTier=1 PreemptMode=REQUEUE GraceTime=40 MaxTime=INFINITE State=UP
+PartitionName=cancelled Nodes=ALL Default=NO PriorityTier=1 PreemptMode=CANCEL MaxTime=INFINITE State=UP
 PartitionName=high Nodes=ALL Default=NO PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
 
@@ -74,9 +77,12 @@ def why_not() -> str:
 
 
 class Slurm:
-    """A cluster that runs until `stop`. Its nodes are virtual, two cores each; its partitions `low` and `high`."""
+    """A cluster that runs until `stop`. Its nodes are virtual, two cores each.
 
-    def __init__(self, *, nodes: int = 1, kill_wait_s: int = 5) -> None:
+    Jobs of the partition `high` preempt those of `low`, `graced` and `cancelled`.
+    """
+
+    def __init__(self, *, nodes: int = 1, kill_wait_s: int = 30) -> None:
         # Sockets have short names: not below pytest's own directories.
         self.root = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.environ = {
@@ -84,6 +90,7 @@ class Slurm:
             "SLURM_CONF": str(self.root / "slurm.conf"),
         }
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._of_nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._nodes = nodes
         try:
             self._configure(kill_wait_s)
@@ -115,6 +122,16 @@ class Slurm:
         words = self.run("scontrol", "--oneliner", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
+    def lose(self, node: str) -> None:
+        """Kill the node's daemon. What runs there goes on; after SlurmdTimeout the node is declared down."""
+        daemon = self._of_nodes[node]
+        daemon.kill()
+        daemon.wait(_DEADLINE_S)
+
+    def processes(self, job: str) -> list[int]:
+        """What runs of the job, on whichever node, also on one that the controller has given up."""
+        return _processes_with(f"SLURM_CONF={self.environ['SLURM_CONF']}", f"SLURM_JOB_ID={job}")
+
     def cancel(self) -> None:
         """End every job, and wait until it has ended."""
         self.run("scancel", "--full", "--signal=KILL", "--user", _user())
@@ -134,6 +151,10 @@ class Slurm:
                 except subprocess.TimeoutExpired:
                     daemon.kill()
                     daemon.wait()
+            # On a node that was lost, programs have nobody left who would end them.
+            for pid in _processes_with(f"SLURM_CONF={self.environ['SLURM_CONF']}"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             shutil.rmtree(self.root, ignore_errors=True)
 
     def _configure(self, kill_wait_s: int) -> None:
@@ -157,6 +178,7 @@ class Slurm:
         self._begin("slurmctld", "-D", "-c")
         for number in range(1, self._nodes + 1):
             self._begin("slurmd", "-D", "-N", f"node{number}")
+            self._of_nodes[f"node{number}"] = self._daemons[-1]
         _wait_for(self._is_idle, "idle nodes", self.root)
 
     def _begin(self, program: str, *options: str) -> None:
@@ -177,6 +199,15 @@ class Slurm:
 def _find(program: str) -> str | None:
     # Daemons are in directories that users do not have in their path.
     return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+
+
+def _processes_with(*variables: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if set(map(str.encode, variables)) <= set(path.read_bytes().split(b"\0")):
+                found.append(int(path.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def _user() -> str:

@@ -1,7 +1,6 @@
 """Locks and holds between real processes, threads and forked children."""
 
 import errno
-import os
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from holdfast.core.errors import RunBusyError, StorageError
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock, Fault, FaultyFiles
+from tests.descriptors import open_descriptors
 
 _PATIENCE_S = 30.0
 
@@ -150,13 +150,13 @@ def test_reading_a_held_blob_many_times_opens_no_more_descriptors(store: PosixSt
     store.publish("attempts/1", b"x")
     store.hold("attempts/1")
     store.read("attempts/1", 100)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
 
     for _ in range(50):
         store.read("attempts/1", 100)
         store.list_heads(["attempts"], "1", 10)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_a_second_store_that_closes_does_not_free_the_lock(store: PosixStore, run: Path, other: _Process) -> None:

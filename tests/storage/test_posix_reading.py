@@ -12,6 +12,7 @@ from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock, Fault, FaultyFiles
 from holdfast.testing.store_check import aligned, pattern
+from tests.descriptors import open_descriptors
 
 _DATA = pattern((1 << 20) + 777)
 
@@ -229,7 +230,7 @@ def test_a_blob_is_cached_after_it_was_read_and_not_after_it_was_dropped(run: Pa
 
 
 def test_no_descriptor_stays_open(run: Path, blob: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     store = PosixStore(run, files=_Watching(cached=False))
     for use in _READS.values():
         use(store)
@@ -239,7 +240,7 @@ def test_no_descriptor_stays_open(run: Path, blob: Path) -> None:
     reader.close()
     store.close()
 
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_thousand_heads_take_few_calls_each(run: Path) -> None:

@@ -69,7 +69,3 @@ def small_mount(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this machine does not allow mounts")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))

@@ -13,7 +13,8 @@ from holdfast.core.errors import NoSpaceError, StorageError, UsageError
 from holdfast.core.limits import PAGE_BYTES
 from holdfast.tiers.arena import Arena
 from holdfast.tiers.control import CONTROL_BYTES
-from tests.tiers.conftest import MakeArena, open_descriptors
+from tests.descriptors import open_descriptors
+from tests.tiers.conftest import MakeArena
 
 MIB = 1 << 20
 

@@ -14,7 +14,8 @@ from holdfast.core.errors import StorageError
 from holdfast.testing import FakeClock
 from holdfast.tiers.finding import FoundArena, find_arenas, reclaim
 from holdfast.tiers.slot import Content
-from tests.tiers.conftest import MakeArena, StartChild, open_descriptors
+from tests.descriptors import open_descriptors
+from tests.tiers.conftest import MakeArena, StartChild
 
 HOUR_S = 3600
 

@@ -12,7 +12,8 @@ from holdfast.core.limits import PAGE_BYTES
 from holdfast.tiers.control import CONTROL_BYTES, RECORD_BYTES, Control, encode_control
 from holdfast.tiers.shared_memory import AllocationStoppedError, Mapping, touch_by_writing
 from holdfast.tiers.slot import Content, Slot
-from tests.tiers.conftest import StartChild, open_descriptors
+from tests.descriptors import open_descriptors
+from tests.tiers.conftest import StartChild
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ COMMANDS = {
     "unpin": "let retention decide again",
     "prune": "remove what is not to be kept, with the reason for each",
     "rm": "remove one checkpoint",
+    "run": "keep a program running until it is done: restarts, signals, time limits",
+    "submit": "give Slurm or HTCondor a job that comes back until it is done",
     "prove": "run a training with interruptions, and see whether it resumes exactly",
     "audit": "check that every sample was handed out exactly once, over all attempts",
     "explain": "how often checkpoints are made, and why that often",

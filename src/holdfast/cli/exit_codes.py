@@ -11,6 +11,7 @@ from holdfast.core.errors import (
     RunError,
     StateError,
     StateMismatchError,
+    Stopped,
     StorageError,
     UsageError,
 )
@@ -55,6 +56,7 @@ _OF_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (RunBusyError, BUSY),
     (FencedError, BUSY),
     (StorageError, STORAGE),
+    (Stopped, INTERRUPTED),
 )
 
 

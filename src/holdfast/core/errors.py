@@ -15,6 +15,8 @@ HoldfastError
 ├── RunError (OSError)                 a directory that is not, or cannot be, a run
 ├── RunBusyError (RuntimeError)        another live writer holds the run (I11)
 ├── FencedError (RuntimeError)         a newer attempt has started; this one may not write (I11)
+├── Stopped (RuntimeError)             asked to stop, and saved (on_stop="raise")
+│   └── Interrupted (KeyboardInterrupt)   by Ctrl-C
 └── StorageError (OSError)             the storage failed
     ├── NoSpaceError                   full disk, quota or no inodes
     └── BlobExistsError, BlobMissingError
@@ -30,6 +32,7 @@ __all__ = [
     "FormatVersionError",
     "HoldfastError",
     "IntegrityError",
+    "Interrupted",
     "NoCheckpointError",
     "NoSpaceError",
     "ProtocolError",
@@ -39,6 +42,7 @@ __all__ = [
     "SaveFailedError",
     "StateError",
     "StateMismatchError",
+    "Stopped",
     "StorageError",
     "UnsupportedError",
     "UsageError",
@@ -142,3 +146,19 @@ class BlobExistsError(StorageError):
 
 class BlobMissingError(StorageError):
     """There is no blob of that name."""
+
+
+class Stopped(HoldfastError, RuntimeError):  # noqa: N818  nothing went wrong
+    """The training was asked to stop, and has been saved; of `on_stop="raise"`. `status` asks for a restart."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 85) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows instead of a traceback: nothing went wrong."""
+        return [f"holdfast: {self.message}", f"  {self.hint}"]
+
+
+class Interrupted(Stopped, KeyboardInterrupt):
+    """The same, by Ctrl-C or by a notebook that interrupts its kernel."""

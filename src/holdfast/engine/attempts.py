@@ -2,48 +2,36 @@
 
 import json
 import os
-from typing import NamedTuple
+import socket
 
 from holdfast.core.clock import Clock, utc_text
-from holdfast.core.errors import BlobExistsError, FencedError, HoldfastError, RunBusyError
-from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
-from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
+from holdfast.core.errors import BlobExistsError, FencedError, RunBusyError
+from holdfast.core.names import agent_key, attempt_key
+from holdfast.engine.holders import Holder, latest_holder, newest_attempt, read_holder
+from holdfast.engine.jobs import find_job
+from holdfast.engine.turns import find_turn
 from holdfast.storage.store import Store
 
-__all__ = ["Holder", "begin_attempt", "check_fence", "latest_holder"]
+__all__ = ["begin_attempt", "check_fence"]
 
 _LOCK_DEADLINE_S = 20.0
 _AGENT_DEADLINE_S = 30.0
 _AGENT_PAUSE_S = 0.02
-# What schedulers call a job; nothing else of the environment is ever recorded.
-_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "_CONDOR_JOB_ID")
-
-
-class Holder(NamedTuple):
-    """Who made an attempt, as its file says."""
-
-    attempt: int
-    host: str
-    pid: int
-    job: str
-    since: str
-    alive: bool
-
-    def __str__(self) -> str:
-        job = f", job {self.job}" if self.job else ""
-        return f"attempt {self.attempt}: pid {self.pid} on {self.host}{job}, since {self.since}"
+# What other schedulers call a job; nothing else of the environment is ever recorded.
+_JOB_VARIABLES = ("PBS_JOBID", "LSB_JOBID")
 
 
 def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
     """The number of a new attempt, held by this process until it ends.
 
-    RunBusyError where a live writer holds the run, unless `takeover`; the older writer is fenced off from then on.
+    RunBusyError where a live writer holds the run, unless `takeover`, or unless that is an earlier start of this job,
+    which the scheduler has given up; the older writer is fenced off from then on.
     """
     if not takeover:
         _wait_for_agent(store, clock)
     with store.exclusive(_LOCK_DEADLINE_S):
         holder = latest_holder(store)
-        if holder is not None and holder.alive and not takeover:
+        if holder is not None and holder.alive and not takeover and not _is_our_turn(store, holder):
             is_own = holder.pid == os.getpid() and holder.host == _host()
             raise RunBusyError(
                 f"{store.location} is being written by {holder}" + (", which is this process" if is_own else ""),
@@ -69,7 +57,7 @@ def _wait_for_agent(store: Store, clock: Clock) -> None:
     holder = latest_holder(store)
     if holder is None or holder.alive or not store.is_held(agent_key(holder.attempt)):
         return
-    import logging  # kept off the start of `holdfast ls`
+    import logging  # kept off the start of the agent, which only checks the fence
 
     log = logging.getLogger("holdfast")
     log.warning("%s: waiting for the agent of %s to finish its last checkpoint", store.location, holder)
@@ -83,56 +71,55 @@ def _wait_for_agent(store: Store, clock: Clock) -> None:
     )
 
 
+def _is_our_turn(store: Store, holder: Holder) -> bool:
+    turn = find_turn(os.environ)
+    if turn is None or not turn.follows(holder.turn):
+        return False
+    import logging  # kept off the start of the agent
+
+    logging.getLogger("holdfast").warning(
+        "%s: taken over from %s, which still runs, though the scheduler has started its job again",
+        store.location,
+        holder,
+    )
+    return True
+
+
 def check_fence(store: Store, attempt: int) -> None:
     """FencedError once a newer attempt exists. To be called with the run's lock held, before committing or deleting."""
-    newest = max(_numbers(store), default=attempt)
-    if newest > attempt:
-        holder = _read_holder(store, newest)
+    newest = newest_attempt(store)
+    if newest is not None and newest > attempt:
+        holder = read_holder(store, newest)
         raise FencedError(
             f"{store.location}: attempt {attempt} may no longer write; the run belongs to {holder}",
             hint="stop this process: whatever it saves from now on would be on an abandoned branch",
         )
 
 
-def latest_holder(store: Store) -> Holder | None:
-    """Who wrote the run last, and whether that process still lives."""
-    newest = max(_numbers(store), default=None)
-    return None if newest is None else _read_holder(store, newest)
-
-
-def _numbers(store: Store) -> list[int]:
-    names = (entry.name.removesuffix(".json") for entry in store.list(ATTEMPTS_DIR))
-    return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 9]
-
-
-def _read_holder(store: Store, number: int) -> Holder:
-    key = attempt_key(number)
-    try:
-        fields = json.loads(store.read(key, MAX_SMALL_BLOB_BYTES))
-        known = (str(fields["host"]), int(fields["pid"]), str(fields["job"]), str(fields["since"]))
-    except (HoldfastError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        known = ("an unknown host", 0, "", "an unknown time")
-    return Holder(number, *known, alive=store.is_held(key))
-
-
 def _describe(number: int, clock: Clock) -> bytes:
-
+    turn = find_turn(os.environ)
     fields = {
         "attempt": number,
         "host": _host(),
         "pid": os.getpid(),
         "boot_id": _boot_id(),
-        "job": next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), ""),
+        "job": _job(),
         "since": utc_text(clock.utc_s()),
+        **({} if turn is None else {"turn_of": turn.job, "turn": turn.number}),
         # Two copies of a run that both went on have attempts of the same number; this tells them apart.
         "nonce": os.urandom(8).hex(),
     }
     return json.dumps(fields).encode() + b"\n"
 
 
-def _host() -> str:
-    import socket  # kept off the start of `holdfast ls`
+def _job() -> str:
+    job = find_job(os.environ)
+    if job is not None:
+        return job.part
+    return next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), "")
 
+
+def _host() -> str:
     return socket.gethostname()
 
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MARKER_NAME, MARKS_DIR
-from holdfast.engine.attempts import latest_holder
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.doctor import OK, WARN, Finding
+from holdfast.engine.holders import latest_holder
 from holdfast.engine.marks import list_marks
 from holdfast.storage.store import Store
 

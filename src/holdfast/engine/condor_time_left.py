@@ -4,16 +4,13 @@ Changes of a running job do not come to its ad: it is read once.
 """
 
 import os
-import re
 from collections.abc import Mapping
 
 from holdfast.core.clock import Clock
+from holdfast.engine.job_ads import read_ad_numbers
 from holdfast.engine.wall_deadline import WallDeadline
 
-__all__ = ["CondorTimeLeft", "condor_time_left", "read_ad"]
-
-_MAX_BYTES = 1 << 20
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z")
+__all__ = ["CondorTimeLeft", "condor_time_left"]
 
 
 class CondorTimeLeft:
@@ -34,8 +31,8 @@ class CondorTimeLeft:
 def condor_time_left(environ: Mapping[str, str], clock: Clock) -> CondorTimeLeft | None:
     """That of the HTCondor job that this process is in; None outside of one, and where it has no limit."""
     path = environ.get("_CONDOR_JOB_AD")
-    job = read_ad(path)
-    machine = read_ad(environ.get("_CONDOR_MACHINE_AD"))
+    job = read_ad_numbers(path)
+    machine = read_ad_numbers(environ.get("_CONDOR_MACHINE_AD"))
     ends = []
     start_s = job.get("shadowbday", job.get("jobcurrentstartdate"))
     if start_s is not None and "allowedjobduration" in job:
@@ -50,24 +47,6 @@ def condor_time_left(environ: Mapping[str, str], clock: Clock) -> CondorTimeLeft
         return None
     end_s, limit = min(ends)
     return CondorTimeLeft(limit, end_s=end_s, start_s=start_s or 0.0, clock=clock)
-
-
-def read_ad(path: str | None) -> dict[str, float]:
-    """The attributes of an ad file that are plain numbers, by their names in lower case; empty where it is not one."""
-    if not path:
-        return {}
-    try:
-        # Without waiting, should it be a FIFO.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            text = (file.read(_MAX_BYTES) or b"").decode(errors="replace")
-    except OSError:
-        return {}
-    found = {}
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        if _NUMBER.match(value.strip()):
-            found[name.strip().lower()] = float(value)
-    return found
 
 
 def _changed_s(path: str | None) -> float | None:

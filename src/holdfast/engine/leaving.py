@@ -14,13 +14,13 @@ from holdfast.engine.pace_history import STOPPED
 from holdfast.engine.pacing import Look
 from holdfast.engine.updates import Updates
 
-__all__ = ["RESTART_STATUS", "end_at_once", "end_in_step", "save_on_error", "stop"]
+__all__ = ["end_at_once", "end_in_step", "leave", "save_on_error", "stop"]
 
 _log = logging.getLogger("holdfast")
 
-RESTART_STATUS = 85
-"""The status of a program that has more to do, and wants to be started again."""
 _SAY_S = 1.0
+# Of a program that somebody interrupts, and who does not want to wait: 128 + SIGINT, as shells have it.
+_QUIT_STATUS = 130
 
 
 def stop(
@@ -30,12 +30,12 @@ def stop(
     *,
     save: Callable[..., object],
     note: Callable[..., None],
-    close: Callable[[float], None],
-) -> NoReturn:
-    """Make durable what can be, say what is lost, and end the program.
+    finish: Callable[[str], None],
+) -> None:
+    """Make durable what can be, say what is lost, and let the program end as it wants to.
 
-    `save` is told `with_metrics`, whether to save them, too; `close` how many seconds there are. The last call stays
-    until all that is done: nobody else would end a program whose storage hangs now.
+    `save` is told `with_metrics`, whether to save them, too; `finish` what there is to say. The last call stays until
+    all that is done: nobody else would end a program whose storage hangs now.
     """
     pace.end_is_near()
     try:
@@ -45,25 +45,39 @@ def stop(
             pace.wait_for_last()
         lost = pace.lost_steps(step)
         note(STOPPED, step=step, why=look.why, lost_steps=lost, durable_s=pace.durable_s())
-        if lost:
-            _log.warning("stopping at step %d; the last %d of them are not saved: %s", step, lost, look.why)
-        else:
-            # A warning, so that it is seen: a program that ends without a word looks like one that crashed.
-            _log.warning("stopping at step %d, which is saved; status 85 asks for a restart: %s", step, look.why)
-        try:
-            close(pace.wait_s() if look.waits else 0.0)
-        except SaveFailedError as failure:
-            _log.error("%s", failure)  # the status is not that of success (I8)
+    except BaseException:
+        pace.release()
+        raise
+    what = f"the last {lost} of them are not saved" if lost else "which is saved"
+    finish(f"at step {step}{';' if lost else ','} {what}: {look.why}")
+
+
+def leave(
+    said: str, pace: Pace, *, close: Callable[[], None], depart: Callable[[float], SystemExit], status: int
+) -> NoReturn:
+    """End the program, with the status that asks for a restart. `depart` is told how long that may take."""
+    # A warning, so that it is seen: a program that ends without a word looks like one that crashed.
+    _log.warning("stopping %s; status %d asks for a restart", said, status)
+    departure = depart(pace.left_to_end_s())  # from here on, no signal changes the status
+    try:
+        close()
+    except SaveFailedError as failure:
+        _log.error("%s", failure)  # the status is not that of success (I8)
     finally:
         pace.release()
     if threading.current_thread() is not threading.main_thread():
         # An exception would end this thread, and the program with the status of success.
         _within(_SAY_S, _flush_output)
-        os._exit(RESTART_STATUS)
-    raise SystemExit(RESTART_STATUS)
+        os._exit(status)
+    try:
+        raise departure
+    finally:
+        del departure  # or this frame would keep it, and nobody would learn that it was caught
 
 
-def end_in_step(step: int, pace: Pace, *, note: Callable[..., None], flush: Callable[[float], object]) -> NoReturn:
+def end_in_step(
+    step: int, pace: Pace, *, note: Callable[..., None], flush: Callable[[float], object], status: int
+) -> NoReturn:
     """The same from another thread, while the program is in the middle of a step: only what was copied can be saved.
 
     Nothing of the program runs any more: it would be killed in a moment. Nothing that fails or hangs here, not even a
@@ -72,26 +86,28 @@ def end_in_step(step: int, pace: Pace, *, note: Callable[..., None], flush: Call
     try:
         pace.wait_for_last()
         lost = pace.lost_steps(step)
-        note(STOPPED, step=step, why="the time was over in the middle of a step", lost_steps=lost)
+        why = pace.why_stopping if pace.quits else "the time was over in the middle of a step"
+        note(STOPPED, step=step, why=why, lost_steps=lost)
 
         def say() -> None:
+            because = "asked to quit" if pace.quits else "the time is over"
             _log.error(
-                "the time is over in the middle of a step: stopping after step %d; %d of them are not saved", step, lost
+                "%s in the middle of a step: stopping after step %d; %d of them are not saved", because, step, lost
             )
             flush(_SAY_S)
             _flush_output()
 
         _within(_SAY_S, say)
     finally:
-        os._exit(RESTART_STATUS)
+        os._exit(_QUIT_STATUS if pace.quits else status)
 
 
-def end_at_once(step: int) -> NoReturn:
+def end_at_once(step: int, *, status: int) -> NoReturn:
     """From another thread, while the program is being stopped and does not come to its end in time."""
     try:
         _within(_SAY_S / 2, lambda: _log.error("the time is over: stopping at step %d, before all was done", step))
     finally:
-        os._exit(RESTART_STATUS)
+        os._exit(status)
 
 
 def _save_last(save: Callable[..., object]) -> None:

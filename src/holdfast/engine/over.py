@@ -39,6 +39,8 @@ class Loop:
         must not count it as consumed."""
         self.is_complete = False
         """Whether all epochs that were asked for are complete."""
+        self.is_stopped = False
+        """Whether the loop is to hand out no more."""
         self._back: int | None = None
 
     @property
@@ -87,7 +89,7 @@ class Loop:
 
     def _batches(self, running: _Running, epochs: int) -> Iterator[Any]:
         name, data = running
-        self._running, self.is_complete = running, False
+        self._running, self.is_complete, self.is_stopped = running, False, False
         is_first = True
         while data.epoch < epochs:
             handed, facts = 0, data.facts
@@ -98,6 +100,8 @@ class Loop:
                 held = [batch]
                 del batch  # or it would stay in memory while the next one is made
                 yield held.pop()
+                if self.is_stopped:
+                    return
             # The first may have been left at its very end.
             if not handed and not is_first:
                 raise _no_batch(name, data)

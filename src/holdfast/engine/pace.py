@@ -4,6 +4,7 @@ Made with the Checkpointer, begun at its first step: a program that calls `save`
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -43,6 +44,9 @@ class _Notice(NamedTuple):
     reason: str
     end_s: float | None
     """When it will be killed; None where nobody says."""
+    likely_s: float | None = None
+    """When it will be killed in all likelihood: a step that has not ended by then is not waited for. Nothing else
+    hurries because of it."""
 
 
 class Limit:
@@ -84,6 +88,8 @@ class Pace:
         self._saves: list[PendingCheckpoint] = []
         self._pacer: Pacer | None = None
         self._notice: _Notice | None = None
+        self._quits = False
+        self._saves_once = False
         self._last_call: LastCall | None = None
         self._limit_exit_s = _LIMIT_EXIT_S
         self.is_ending = False
@@ -102,6 +108,11 @@ class Pace:
                 self._call_last()
 
     @property
+    def total_steps(self) -> int | None:
+        """How many there are to be, where the program says so."""
+        return self._limit.total_steps
+
+    @property
     def ask_at(self) -> float:
         """The step before which there is nothing to look at."""
         return 0 if self._pacer is None else self._pacer.ask_at
@@ -109,24 +120,61 @@ class Pace:
     def look(self, step: int, epoch: int | None, metrics: Mapping[str, object], *, writing: bool) -> Look:
         """At the end of a step; `leave` must follow."""
         pacer, notice = self._begun(), self._notice
-        if notice is None:
+        if notice is None or not notice.reason:
             return pacer.look(step, epoch, metrics, writing=writing)
         return pacer.look(step, epoch, metrics, writing=writing, stop=notice.reason, grace_s=self._grace_s())
 
-    def ask_to_stop(self, reason: str, grace_s: float | None) -> None:
-        """The next look ends the program; where none comes within the grace, the last call does."""
-        end_s = None if grace_s is None else self._session.clock.monotonic_s() + grace_s
-        before = self._notice
-        if before is not None and before.end_s is not None:  # one says that it will be killed: that stays true
-            end_s = before.end_s if end_s is None else min(end_s, before.end_s)
-        self._notice = _Notice(reason, end_s)
-        if grace_s is not None:
+    def ask_to_stop(self, reason: str, grace_s: float | None, likely_s: float | None = None) -> None:
+        """The next look ends the program; where none comes within the grace, the last call does.
+
+        `likely_s` is a grace that nobody promised.
+        """
+        before = self._notice or _Notice("", None)
+        now_s = self._session.clock.monotonic_s()
+        # One says that it will be killed: that stays true.
+        self._notice = _Notice(
+            reason, _earliest(before.end_s, now_s, grace_s), _earliest(before.likely_s, now_s, likely_s)
+        )
+        if grace_s is not None or likely_s is not None:
             self._call_last()
+
+    def ask_to_quit(self) -> None:
+        """Not even the next look is waited for: only what is being written becomes durable."""
+        self._quits = True
+        self._call_last()
+
+    def ask_to_save(self) -> None:
+        """The next look has a checkpoint made."""
+        self._saves_once = True
+
+    @property
+    def is_asked_to_save(self) -> bool:
+        """Whether somebody wants a checkpoint at the next look."""
+        return self._saves_once
 
     @property
     def is_asked_to_stop(self) -> bool:
         """Whether the next look will end the program."""
-        return self._notice is not None
+        return self._notice is not None and bool(self._notice.reason)
+
+    @property
+    def why_stopping(self) -> str:
+        """Who asks for that; empty where nobody does."""
+        return "" if self._notice is None else self._notice.reason
+
+    @property
+    def quits(self) -> bool:
+        """Whether the program is ended because somebody does not want to wait."""
+        return self._quits
+
+    def go_on(self) -> None:
+        """It has stopped, and is not ended. Where it will be killed, that stays true."""
+        notice, self._notice = self._notice, None
+        if notice is not None and notice.end_s is not None:
+            self._notice = _Notice("", notice.end_s)
+        self._quits = self.is_ending = False
+        if self._last_call is not None:
+            self._last_call.look_again()
 
     def end_is_near(self) -> None:
         """The program is being ended; the last call only sees to it that this does not take too long."""
@@ -150,7 +198,7 @@ class Pace:
     def peek(self, step: int, epoch: int | None, metrics: Mapping[str, object]) -> Decision:
         """Whether a look would have a checkpoint made; nothing else happens."""
         pacer, notice = self._begun(), self._notice
-        if notice is None:
+        if notice is None or not notice.reason:
             return pacer.peek(step, epoch, metrics)
         return pacer.peek(step, epoch, metrics, stop=notice.reason, grace_s=self._grace_s())
 
@@ -175,6 +223,7 @@ class Pace:
     def note_saved(self, pending: PendingCheckpoint, stall_s: float, *, epoch: int | None) -> None:
         """A checkpoint was begun, by a step or by the program itself."""
         self._saves = [*self._not_in_vain(), pending]
+        self._saves_once = False
         if self._pacer is not None:
             self._pacer.note_saved(pending, stall_s, epoch=epoch)
 
@@ -216,6 +265,16 @@ class Pace:
         """How many there are since what is durable, or was restored."""
         began = 0 if self._restored is None else self._restored.step
         return max(0, step - max((pending.step for pending in self._saves if pending.durable), default=began))
+
+    def from_step(self) -> int:
+        """The step that it has gone on from."""
+        return 0 if self._restored is None else self._restored.step
+
+    def durable_step(self) -> int | None:
+        """The step that a restart would go on from; None where there is none."""
+        began = -1 if self._restored is None else self._restored.step
+        step = max((pending.step for pending in self._saves if pending.durable), default=began)
+        return step if step >= 0 else None
 
     def durable_s(self) -> float | None:
         """What checkpoints take to be durable, for the next attempt to know."""
@@ -277,21 +336,34 @@ class Pace:
         limits = [self._grace_s(), None if self._time_left is None else self._time_left.left_s()]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def left_to_end_s(self) -> float:
+        """Until a program that was stopped, and does not come to its end, has to be ended."""
+        limits = [limit_s for limit_s in (self._left_s(), self._likely_s()) if limit_s is not None]
+        return min(limits, default=math.inf) - _LAST_S
+
     def _left_in_step_s(self) -> float | None:
         """Until a program that is in the middle of a step has to end."""
         if self.is_ending:
             left_s = self._left_s()
             return None if left_s is None else left_s - _LAST_S
+        if self._quits:
+            return 0.0
         grace_s, left_s = self._grace_s(), None if self._time_left is None else self._time_left.left_s()
-        limits = ((grace_s, _EXIT_S), (left_s, self._limit_exit_s))
+        limits = ((grace_s, _EXIT_S), (left_s, self._limit_exit_s), (self._likely_s(), _EXIT_S))
         return min((limit_s - exit_s for limit_s, exit_s in limits if limit_s is not None), default=None)
 
     def _grace_s(self) -> float | None:
         notice = self._notice
         return None if notice is None or notice.end_s is None else notice.end_s - self._session.clock.monotonic_s()
 
+    def _likely_s(self) -> float | None:
+        notice = self._notice
+        return (
+            None if notice is None or notice.likely_s is None else notice.likely_s - self._session.clock.monotonic_s()
+        )
+
     def _need_s(self) -> float:
-        return 0.0 if self._pacer is None or self.is_ending else self._pacer.flush_s()
+        return 0.0 if self._pacer is None or self.is_ending or self._quits else self._pacer.flush_s()
 
     def _tell_restored(self, pacer: Pacer, checkpoint: Checkpoint) -> None:
         pacer.note_restored(checkpoint.step, checkpoint.epoch, checkpoint.metrics, at_s=self._began_s)
@@ -300,3 +372,10 @@ class Pace:
         """Those that may still become durable, and the newest one that is."""
         durable = [pending for pending in self._saves if pending.durable]
         return [*durable[-1:], *(pending for pending in self._saves if not pending.settled)]
+
+
+def _earliest(before_s: float | None, now_s: float, grace_s: float | None) -> float | None:
+    """Of a moment, and the end of a grace that begins now."""
+    if grace_s is None:
+        return before_s
+    return now_s + grace_s if before_s is None else min(before_s, now_s + grace_s)

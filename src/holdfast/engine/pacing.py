@@ -22,7 +22,7 @@ from holdfast.policy.profile import Profile
 from holdfast.policy.triggers import Trigger
 from holdfast.policy.tuning import Plan, Tuner
 
-__all__ = ["Look", "Pacer", "auto_in"]
+__all__ = ["Look", "Pacer", "auto_in", "saved"]
 
 _log = logging.getLogger("holdfast")
 
@@ -68,6 +68,11 @@ class Look(NamedTuple):
     @property
     def why(self) -> str:
         return self.decision.reason if self.ending is None else self.ending.reason
+
+
+def saved(reason: str) -> Look:
+    """What is to be done by a program that was asked to stop, and has just saved by itself."""
+    return Look(Decision(due=False, reason="saved"), Ending(Action.FLUSH, f"asked to stop: {reason}"))
 
 
 class Pacer:

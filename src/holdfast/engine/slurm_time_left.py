@@ -34,7 +34,7 @@ class SlurmTimeLeft:
         self._first = _Span(_number(environ.get("SLURM_JOB_START_TIME")), _number(environ.get("SLURM_JOB_END_TIME")))
         self._wall = WallDeadline(clock, not_before_s=self._first.start_s or 0.0)
         self._clock = clock
-        self._asking = Asking(self._ask, what=f"the end of {self.source}", period_s=self._period_s, clock=clock)
+        self._asking = Asking(self._ask, what=f"when {self.source} ends", period_s=self._period_s, clock=clock)
 
     def start(self) -> None:
         """Ask Slurm, now and from time to time."""

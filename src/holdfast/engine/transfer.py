@@ -8,9 +8,9 @@ from holdfast.core.errors import BlobMissingError, FormatError, IntegrityError, 
 from holdfast.core.limits import MAX_MANIFEST_BYTES, MAX_SMALL_BLOB_BYTES
 from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MANIFEST_NAME, MARKER_NAME, attempt_key
 from holdfast.core.values import Checkpoint
-from holdfast.engine.attempts import latest_holder
 from holdfast.engine.blocks import BlockPool, run_in_order
 from holdfast.engine.commit import LOCK_DEADLINE_S
+from holdfast.engine.holders import latest_holder
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source
 from holdfast.engine.marks import PINNED, SUSPECT, VERIFIED, read_reason, set_mark

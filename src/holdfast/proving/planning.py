@@ -38,7 +38,7 @@ def plan_legs(course: Course, *, interruptions: int, seed: int) -> list[Leg]:
     """
     chance = random.Random(seed)  # noqa: S311  to be repeated, not to be secret
     chosen: dict[int, _Wanted] = {}
-    for wanted in _nasty(course, chance)[:interruptions]:
+    for wanted in _nasty(course)[:interruptions]:
         step = _nearest_free(wanted.step, course.steps, chosen)
         if step is not None:
             why = wanted.why if step == wanted.step else _where(step, course.steps)
@@ -51,7 +51,8 @@ def plan_legs(course: Course, *, interruptions: int, seed: int) -> list[Leg]:
         wanted = chosen[step]
         if wanted.when == "in step" and step == course.steps[-1]:
             wanted = wanted._replace(when="after save")  # there may be none behind it
-        signal = wanted.signal or _SIGNALS[number % 2]
+        # Who is only asked to end has come to the end by himself at the last step.
+        signal = "SIGKILL" if step == course.steps[-1] else wanted.signal or _SIGNALS[number % 2]
         share = round(chance.uniform(0.1, 0.9), 2)
         save_at = _checkpoints(wanted, before, course.steps, chance)
         legs.append(Leg(Interruption(signal, step, wanted.when, share), save_at, wanted.why))
@@ -59,7 +60,7 @@ def plan_legs(course: Course, *, interruptions: int, seed: int) -> list[Leg]:
     return [*legs, Leg(None, (), "to the end")]
 
 
-def _nasty(course: Course, chance: random.Random) -> list[_Wanted]:
+def _nasty(course: Course) -> list[_Wanted]:
     """The most telling first, for those who want few."""
     steps = course.steps
     middle = _middle_of_an_epoch(course)
@@ -69,7 +70,7 @@ def _nasty(course: Course, chance: random.Random) -> list[_Wanted]:
         _Wanted(steps[len(steps) // 2] if middle is None else middle, "in step", where, "SIGTERM"),
         _Wanted(steps[len(steps) // 4], "in save", "in the middle of a save", "SIGKILL"),
         _Wanted(steps[0], "after save", "at the first step", "SIGKILL"),
-        _Wanted(steps[-1], "after save", "at the last step", chance.choice(_SIGNALS)),
+        _Wanted(steps[-1], "after save", "at the last step"),
     ]
 
 

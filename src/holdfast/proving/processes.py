@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from holdfast.engine.process_tree import Process, descendants, read_processes, read_variables
+
 __all__ = ["adopting", "end_all", "end_group", "end_marked"]
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
@@ -68,21 +70,13 @@ def _kill(find: Callable[[], set[int]], spared: set[int] | None) -> None:
 
 
 def _marked(marker: bytes) -> list[int]:
-    found = []
-    for pid in _pids():
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                # Of one that has ended and is not reaped, nothing is to be read.
-                if marker in file.read().split(b"\0") and pid != os.getpid():
-                    found.append(pid)
-        except OSError:
-            continue
-    return found
+    # Of one that has ended and is not reaped, nothing is to be read.
+    return [pid for pid in read_processes() if marker in read_variables(pid) and pid != os.getpid()]
 
 
 def _reap(spared: set[int]) -> None:
-    for pid, state in _children().items():
-        if state == "Z" and pid not in spared:
+    for pid, process in _children().items():
+        if process.has_ended and pid not in spared:
             try:
                 os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
@@ -91,33 +85,9 @@ def _reap(spared: set[int]) -> None:
 
 def _descendants(spared: set[int]) -> set[int]:
     """Of this process, without those spared and what came from them; those that have ended are none any more."""
-    parents = _parents()
-    found, new = set[int](), {os.getpid()}
-    while new:
-        new = {pid for pid, (parent, _) in parents.items() if parent in new and pid not in spared} - found
-        found |= new
-    return {pid for pid in found if parents[pid][1] != "Z"}
+    processes = read_processes()
+    return {pid for pid in descendants(processes, os.getpid(), without=spared) if not processes[pid].has_ended}
 
 
-def _children() -> dict[int, str]:
-    return {pid: state for pid, (parent, state) in _parents().items() if parent == os.getpid()}
-
-
-def _parents() -> dict[int, tuple[int, str]]:
-    """The parent and the state of every process."""
-    found = {}
-    for pid in _pids():
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-        except (OSError, ValueError):
-            continue
-        found[pid] = int(parent), state
-    return found
-
-
-def _pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return []
+def _children() -> dict[int, Process]:
+    return {pid: process for pid, process in read_processes().items() if process.parent == os.getpid()}

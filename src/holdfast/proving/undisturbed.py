@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from holdfast.engine.leaving import RESTART_STATUS
+from holdfast.engine.jobs import RESTART_STATUS
 from holdfast.policy.durations import words_of
 from holdfast.proving.reading import Course
 from holdfast.proving.running import Start, Workspace

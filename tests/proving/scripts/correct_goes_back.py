@@ -10,9 +10,9 @@ with holdfast.Checkpointer(
 ) as ckpt:
     ckpt.restore()
     while state["progress"]["step"] < 12:
-        state["w"] += state["progress"]["rate"]
-        state["progress"]["step"] += 1
-        ckpt.step()
         if state["progress"]["step"] == 8 and state["progress"]["rate"] == 1.0:
             ckpt.restore(5)
             state["progress"]["rate"] = 0.5
+        state["w"] += state["progress"]["rate"]
+        state["progress"]["step"] += 1
+        ckpt.step()

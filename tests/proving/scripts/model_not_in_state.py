@@ -6,7 +6,7 @@ import holdfast
 
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 progress = {"step": 0}
 with holdfast.Checkpointer("runs/a", {"optimizer": optimizer, "progress": progress}) as ckpt:
     ckpt.restore()

@@ -12,24 +12,31 @@ from holdfast.cli.runs import Run
 from holdfast.cli.table import Style
 from holdfast.cli.words import count, parse_bytes
 from holdfast.core.clock import SystemClock
+from holdfast.core.errors import UsageError
 from holdfast.core.names import MARKER_NAME
 from holdfast.engine import doctor
 from holdfast.engine.checkup import examine_run
 from holdfast.engine.doctor import Finding, examine_directory
+from holdfast.engine.journal import read_events
 from holdfast.engine.memory_checkup import examine_memory
+from holdfast.engine.pace_report import report_pace
+from holdfast.integrations.slurm_doctor import examine_script
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = """\
 Test what the storage under a run, or under a directory that is to hold runs, can do: direct I/O, fsync, rename, locks
 between processes, space, speed. Of a run, also look for what crashes left behind. Then say what your trainings have in
-the memory of this machine. The tests write into a directory of their own and remove it. Exit status 1 where something
-fails; warnings do not count, unless --strict."""
+the memory of this machine. The tests write into a directory of their own and remove it. With --script, look at a batch
+script of Slurm instead: whether the job saves when it is stopped, and comes back. Exit status 1 where something fails;
+warnings do not count, unless --strict."""
 EXAMPLES = (
     "holdfast doctor runs/mnist",
     "holdfast doctor /scratch --speed 1G            # before the first run",
     "holdfast doctor runs/mnist --speed 0 --strict  # in a job script",
+    "holdfast doctor --script job.sh runs/mnist     # knows from the run how long a checkpoint takes",
 )
+_MOST_SCRIPT_BYTES = 4 << 20  # as much as Slurm takes by default
 _STYLES = {doctor.OK: Style.GREEN, doctor.WARN: Style.YELLOW, doctor.FAIL: Style.RED}
 
 
@@ -38,24 +45,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN|DIR", nargs="?", default=".", help="a run, or any directory (default: .)")
     about = "write this much for the speed test, at least 8M; 0 leaves it out (default: 256M)"
     parser.add_argument("--speed", metavar="SIZE", default="256M", help=about)
+    about = "look at this batch script instead of the storage"
+    parser.add_argument("--script", metavar="FILE", help=about)
     parser.add_argument("--strict", action="store_true", help="warnings count as failures")
 
 
 def run(arguments: argparse.Namespace, out: Output) -> int:
     """Examine and report."""
+    if arguments.script is not None:
+        findings = list(_examine_script(arguments.script, arguments.path))
+        if not out.json:
+            for finding in findings:
+                _report(finding, out)
+        return _conclude(findings, arguments, out)
     speed_bytes = parse_bytes(arguments.speed)
-    findings: list[Finding] = []
+    findings = []
     with progress_bar("testing", 2 * speed_bytes, quiet=out.json) as progress:
         storage = examine_directory(arguments.path, SystemClock(), speed_bytes=speed_bytes, progress=progress)
         for finding in chain(storage, _examine_run(arguments.path)):
             findings.append(finding)
             if not out.json:
                 _report(finding, out)
+    return _conclude(findings, arguments, out)
+
+
+def _conclude(findings: list[Finding], arguments: argparse.Namespace, out: Output) -> int:
     failed = sum(finding.status == doctor.FAIL for finding in findings)
     warned = sum(finding.status == doctor.WARN for finding in findings)
     healthy = not failed and not (arguments.strict and warned)
     if out.json:
-        out.document({"path": arguments.path, "healthy": healthy, "findings": [f._asdict() for f in findings]})
+        path = arguments.script if arguments.script is not None else arguments.path
+        out.document({"path": path, "healthy": healthy, "findings": [f._asdict() for f in findings]})
     else:
         out.line()
         verdict = f"{count(failed, 'failure')}, {count(warned, 'warning')}" if failed or warned else "all is well"
@@ -70,6 +90,32 @@ def _examine_run(path: str) -> Iterator[Finding]:
             yield from examine_memory(opened.run_id)
     else:
         yield from examine_memory(None)
+
+
+def _examine_script(path: str, run_path: str) -> Iterator[Finding]:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"--script {path}: is no file", hint="name a batch script, as sbatch takes it")
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_SCRIPT_BYTES + 1).decode()
+    except OSError as error:
+        raise UsageError(
+            f"--script {path}: {error.strerror}", hint="name a batch script, as sbatch takes it"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--script {path}: is no text", hint="name a batch script, as sbatch takes it") from error
+    if len(text) > _MOST_SCRIPT_BYTES or "\0" in text:
+        raise UsageError(f"--script {path}: is no script", hint="name a batch script, as sbatch takes it")
+    return examine_script(text, where=path, checkpoint_s=_checkpoint_s(run_path))
+
+
+def _checkpoint_s(path: str) -> float | None:
+    """What the checkpoints of the run take until they are durable, as its journal says; None where it does not."""
+    if not os.path.lexists(os.path.join(path, MARKER_NAME)):
+        return None
+    with Run(path) as opened:
+        report = report_pace(list(read_events(opened.store)))
+    return max((pace.durable_s for pace in report.paces[-20:] if pace.durable_s is not None), default=None)
 
 
 def _report(finding: Finding, out: Output) -> None:

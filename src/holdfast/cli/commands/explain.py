@@ -18,8 +18,8 @@ from holdfast.cli.table import Cell, Column, Style, paint, render
 from holdfast.cli.words import count
 from holdfast.core.clock import utc_text
 from holdfast.core.errors import printable
-from holdfast.engine.attempts import latest_holder
 from holdfast.engine.history import Attempt, Ending
+from holdfast.engine.holders import latest_holder
 from holdfast.engine.journal import read_events
 from holdfast.engine.pace_report import Pace, Report, Stop, report_pace
 from holdfast.engine.pace_words import pace_words, share_words, steps_words, time_words

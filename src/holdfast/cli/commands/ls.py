@@ -16,8 +16,8 @@ from holdfast.cli.words import age, count, metric, size
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MARKER_NAME
 from holdfast.core.values import DISK, Checkpoint
-from holdfast.engine.attempts import Holder, latest_holder
 from holdfast.engine.catalog import Catalog
+from holdfast.engine.holders import Holder, latest_holder
 from holdfast.policy.lineage import in_order
 from holdfast.proving.stored import StoredVerdict, read_verdict
 

@@ -15,9 +15,9 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.errors import UsageError
 from holdfast.core.names import parse_checkpoint_id
 from holdfast.core.values import Checkpoint
-from holdfast.engine.attempts import latest_holder
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_garbage
+from holdfast.engine.holders import latest_holder
 from holdfast.engine.journal import Journal
 from holdfast.engine.pruning import Pruned, plan_prune, remove_planned
 from holdfast.policy.keep import KEEP_ALL, Keep, Verdict, keep
