@@ -30,10 +30,12 @@ def hear():
 
 
 def use_root(root: Path) -> None:
-    """Have arenas of this process made below that directory."""
+    """Have arenas of this process made below that directory, and a busy machine not taken for one that hangs."""
+    from holdfast.agent import background
     from holdfast.tiers import arena, finding
 
     arena.DEFAULT_ROOT = finding.DEFAULT_ROOT = root
+    background._PATIENCE_S = 60.0
 
 
 class Program:

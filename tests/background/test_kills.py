@@ -130,7 +130,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert steps(run) == [1]
 
 
-def test_a_stopped_agent_does_not_stop_the_training(run, root):
+def test_a_stopped_agent_does_not_stop_the_training(run, usual_patience):
     with Checkpointer(run, {"w": np.zeros(1000)}, background="process") as ckpt:
         ckpt.save(step=0).wait(60)
         (agent,) = agents_of(os.getpid())
@@ -151,6 +151,8 @@ def test_a_training_that_is_stopped_for_a_while_goes_on(run, root):
     code = """
 w = np.zeros(100_000)
 ckpt = Checkpointer(RUN, {"w": w})
+from holdfast.agent import background
+background._PATIENCE_S = 5.0
 say("ready")
 for step in range(60):
     w += 1
@@ -162,7 +164,7 @@ ckpt.close()
         for _ in range(2):
             time.sleep(0.03)
             program.kill(signal.SIGSTOP)
-            time.sleep(1.3)  # longer than the storage is waited for
+            time.sleep(5.3)  # longer than the storage is waited for
             program.kill(signal.SIGCONT)
         status, _, err = program.end()
     assert (status, err) == (0, "")

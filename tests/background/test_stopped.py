@@ -14,7 +14,15 @@ from tests.background.rig import Program, agents_of, arenas, command_of, events,
 
 MINUTE_S = 60
 
-TRAIN_NOW = """
+# Much less than a minute, and more than a busy machine takes.
+PATIENCE = """
+from holdfast.agent import background
+background._PATIENCE_S = 20.0
+"""
+
+TRAIN_NOW = (
+    PATIENCE
+    + """
 w = np.random.default_rng(1).standard_normal(4 << 20)
 ckpt = Checkpointer(RUN, {"w": w}, keep=holdfast.KEEP_ALL)
 for step in range(12):
@@ -22,8 +30,11 @@ for step in range(12):
     say("step", step)
     assert ckpt.save(step=step).error is None
 """
+)
 
-TRAIN_OVERLAPPED = """
+TRAIN_OVERLAPPED = (
+    PATIENCE
+    + """
 import torch
 torch.set_num_threads(1)
 parameter = torch.nn.Parameter(torch.zeros(4 << 20))
@@ -36,6 +47,7 @@ for step in range(12):
     say("step", step)
     assert ckpt.save(step=step).error is None
 """
+)
 
 END = """
 ckpt.wait(60)
@@ -51,7 +63,9 @@ def stop(pid: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_whose_agent_is_stopped_for_a_minute_is_held_up_once_and_saves_again_after_it(run, root, caplog):
+def test_a_training_whose_agent_is_stopped_for_a_minute_is_held_up_once_and_saves_again_after_it(
+    run, root, usual_patience, caplog
+):
     weights = np.zeros(1000)
     with Checkpointer(run, {"w": weights}, background="process", every=1, keep=holdfast.KEEP_ALL) as ckpt:
         assert ckpt.step().wait(60)

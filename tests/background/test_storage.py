@@ -43,6 +43,8 @@ import time
 w = np.zeros(1000)
 ckpt = Checkpointer(RUN, {"w": w})
 ckpt.save(step=0).wait(60)
+from holdfast.agent import background
+background._PATIENCE_S = 1.0
 say("ready"); hear()
 began = time.monotonic()
 saves = [ckpt.save(step=step) for step in range(1, 31)]

@@ -43,6 +43,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a page's examples run. They may change random state, environment and handlers, which are put back."""
     monkeypatch.delenv("HOLDFAST_BACKGROUND", raising=False)  # as readers have it
+    monkeypatch.setattr("holdfast.agent.background._PATIENCE_S", 60.0)  # a busy machine is none that hangs
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     of_python, of_numpy, environ = random.getstate(), np.random.get_state(), dict(os.environ)

@@ -16,6 +16,7 @@ from holdfast.engine.gate import Gate
 from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
 from holdfast.format.encode import encode_state
+from tests.background.rig import until
 
 
 @pytest.fixture
@@ -148,6 +149,7 @@ def test_a_step_waits_for_the_copy_and_the_snapshot_is_of_before_it(model, optim
     capture = _Capture(gate, state)
 
     stepped = _in_thread(optimizer.step)
+    until(lambda: gate._updates)  # it has come to the gate
     assert not stepped.wait(0.05)
     assert capture.finish() is None
     assert stepped.wait(60)

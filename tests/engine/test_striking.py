@@ -75,7 +75,7 @@ def test_a_step_that_is_shorter_than_thought_is_struck_at_its_end(got):
 def test_in_the_middle_of_a_save_whose_end_waits_for_it(got):
     striking = striker(got, "in save", share=1.0)
 
-    striking.begin_save(5, 0.05)
+    striking.begin_save(5, 2.0)
     assert got["signals"] == 0
     striking.end_save(5)
 

@@ -258,7 +258,8 @@ class TestAsking:
             "the end: no answer; asked again from time to time, and not said again"
         ]
 
-    def test_after_a_halt_the_answer_is_a_new_one(self, clock: FakeClock) -> None:
+    def test_after_a_halt_the_answer_is_a_new_one(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.engine.asking._WAIT_S", _DEADLINE_S)
         answers = iter(range(100))
         asking = Asking(lambda: next(answers), what="the end", period_s=lambda _: 600, clock=clock)
         asking.start()
@@ -313,14 +314,14 @@ class TestAsking:
         assert "the end is not asked for: can't start new thread" in caplog.text
 
     def test_it_ends_when_it_is_closed(self, clock: FakeClock) -> None:
-        names = [thread.name for thread in threading.enumerate()]
+        before = set(threading.enumerate())
         asking = Asking(lambda: 1, what="the end", period_s=lambda _: 600, clock=clock)
         asking.start()
         eventually(lambda: asking.answer() is not None)
 
         asking.close()
 
-        eventually(lambda: [thread.name for thread in threading.enumerate()] == names)
+        eventually(lambda: set(threading.enumerate()) <= before)
 
 
 def squeue(folder: Path, script: str) -> dict[str, str]:

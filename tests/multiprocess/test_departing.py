@@ -36,10 +36,11 @@ def test_a_signal_that_comes_until_the_very_end_does_not_change_the_status(tmp_p
         "import atexit; atexit.register(time.sleep, 600)",
     ],
 )
+@pytest.mark.slow
 def test_a_program_that_hangs_at_its_end_is_ended_in_time(tmp_path, hangs):
     run = tmp_path / "run"
 
-    with program(run, f"{hangs}\nckpt = make(grace='3 s')" + LOOP) as process:
+    with program(run, f"{hangs}\nckpt = make(grace='15 s')" + LOOP) as process:
         process.send_signal(signal.SIGTERM)
         status, error = ended(process)
 

@@ -21,8 +21,8 @@ def main(run: str, steps: int, pause_s: float) -> None:
 
     weights, random = np.zeros(1000), np.random.default_rng(7)
     state = {"weights": weights, "random": random}
-    # The Slurm of the tests kills 5 s after SIGTERM.
-    with holdfast.Checkpointer(run, state, every=holdfast.every(seconds=2), total_steps=steps, grace="4 s") as ckpt:
+    # The Slurm of the tests kills 30 s after SIGTERM.
+    with holdfast.Checkpointer(run, state, every=holdfast.every(seconds=2), total_steps=steps, grace="25 s") as ckpt:
         restored = ckpt.restore()
         for _ in range(restored.step if restored else 0, steps):
             train(weights, random)

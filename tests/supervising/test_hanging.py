@@ -13,13 +13,14 @@ from tests.background.rig import until
 from tests.supervising.conftest import Supervise, counting
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_and_started_again(supervise: Supervise) -> None:
-    job = supervise("--hang", "2", "--backoff", "0", command=counting(steps=20, hang_at=10, starts=[1]))
+    job = supervise("--hang", "12", "--backoff", "0", command=counting(steps=20, hang_at=10, starts=[1]))
 
     assert job.end() == 0
 
-    assert "no step for 2 s: it is ended" in job.lines()
-    assert job.attempts() == ["no step for 2 s, ended; has more to do (status 85); again at once", "done"]
+    assert "no step for 12 s: it is ended" in job.lines()
+    assert job.attempts() == ["no step for 12 s, ended; has more to do (status 85); again at once", "done"]
     assert "start 2 from 10" in job.out.read_text()
 
 
@@ -33,9 +34,10 @@ def test_one_that_is_deaf_as_well_is_killed(supervise: Supervise) -> None:
     assert job.attempts()[-1] == "done"
 
 
+@pytest.mark.slow
 def test_hanging_again_and_again_is_a_crash_loop(supervise: Supervise) -> None:
     command = counting(steps=20, hang_at=0)
-    job = supervise("--hang", "1", "--backoff", "0", "--max-crashes", "2", command=command)
+    job = supervise("--hang", "12", "--backoff", "0", "--max-crashes", "2", command=command)
 
     assert job.end() == 85
 
@@ -46,6 +48,7 @@ def test_hanging_again_and_again_is_a_crash_loop(supervise: Supervise) -> None:
 def test_a_program_that_tells_no_steps_is_left_alone_and_that_is_said(supervise: Supervise) -> None:
     job = supervise("--hang", "0.5", command=counting(silent=True))
     job.wait_for("it tells no steps", job.log)
+    job.wait_for("start 1")
 
     job.send(signal.SIGTERM)
 
@@ -71,14 +74,14 @@ def test_one_whose_signs_of_life_somebody_has_removed_does_not_hang(
 
 @pytest.mark.slow
 def test_the_time_in_which_a_job_is_suspended_does_not_count(supervise: Supervise) -> None:
-    job = supervise("--hang", "4", command=counting(hang_at=10))
+    job = supervise("--hang", "12", command=counting(hang_at=10))
     job.wait_for("hangs")
     time.sleep(1.5)  # until its last step was seen
     both = (int(Path(job.folder / "pid").read_text()), job.process.pid)
 
     for pid in both:  # as Slurm does
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(4.2)  # longer than it may take for a step
+    time.sleep(12.2)  # longer than it may take for a step
     for pid in both:
         os.kill(pid, signal.SIGCONT)
     job.send(signal.SIGTERM)

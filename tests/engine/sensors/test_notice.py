@@ -102,7 +102,7 @@ def test_a_directory_in_its_place_is_none(tmp_path: Path) -> None:
 )
 def test_the_pages_of_providers(provider: Provider, status: int, body: str, risk: float) -> None:
     provider.status, provider.body = status, body
-    sensor = SpotSensor(provider.url)
+    sensor = SpotSensor(provider.url, timeout_s=60)
 
     assert sensor.read().risk == risk
     assert provider.headers["Metadata-Flavor"] == "Google"
@@ -111,7 +111,7 @@ def test_the_pages_of_providers(provider: Provider, status: int, body: str, risk
 def test_a_provider_that_wants_a_token_gets_it(provider: Provider) -> None:
     provider.status, provider.body, provider.token = 200, "TRUE", "secret"
 
-    assert SpotSensor(provider.url).read().risk == IMMINENT
+    assert SpotSensor(provider.url, timeout_s=60).read().risk == IMMINENT
 
 
 def test_a_server_that_hangs_is_left_after_a_moment(provider: Provider) -> None:

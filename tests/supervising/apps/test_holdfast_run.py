@@ -144,7 +144,7 @@ def test_a_counting_program_under_criu_survives_a_stop_and_a_kill(
     folder.mkdir()
     shell = shutil.which("sh")
     assert shell is not None
-    (folder / "count.sh").write_text("i=0\nwhile [ $i -lt 150 ]; do echo $i; i=$((i+1)); sleep 0.03; done\n")
+    (folder / "count.sh").write_text("i=0\nwhile [ $i -lt 500 ]; do echo $i; i=$((i+1)); sleep 0.03; done\n")
     command = ("--app", "criu", "--run", "kept", "--on-85", "exit", "--", shell, "count.sh")
 
     def counted() -> list[str]:
@@ -162,7 +162,7 @@ def test_a_counting_program_under_criu_survives_a_stop_and_a_kill(
     done = run.end()
 
     assert (stopped, done) == (85, 0), run.said()
-    assert counted() == [str(number) for number in range(150)]
+    assert counted() == [str(number) for number in range(500)]
 
 
 def test_a_program_that_a_killed_supervisor_left_stopped_during_a_dump_is_ended_and_restored(
