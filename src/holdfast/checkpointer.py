@@ -40,7 +40,7 @@ from holdfast.engine.evidence import PLAN_VARIABLE
 from holdfast.engine.failures import Failures
 from holdfast.engine.hearing import SignalsOption
 from holdfast.engine.jobs import fill_in_job
-from holdfast.engine.leaving import end_at_once, end_in_step, leave, save_on_error, stop
+from holdfast.engine.leaving import end_at_once, end_in_step, leave, quit_at_once, save_on_error, stop
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
@@ -558,6 +558,8 @@ class Checkpointer:
         finally:
             if is_held:
                 self._lock.release()
+        if self._pace.quits:
+            quit_at_once(self._steps, self._pace)
         if self._pace.is_over():
             end_at_once(self._steps, status=self._stops.status)
         return True
@@ -585,12 +587,14 @@ class Checkpointer:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean, error=error)
             self._signs.close()
-            if clean and self._pace.is_asked_to_stop:
-                self._stops.leave_unanswered()
-            self._stops.close()
-            self._session.close()
-            self._provenance()  # no child process stays behind
-            self._pace.release()
+            try:
+                self._session.close()
+                self._provenance()  # no child process stays behind
+                self._pace.release()
+            finally:
+                if clean and self._pace.is_asked_to_stop:
+                    self._stops.leave_unanswered()
+                self._stops.close()  # from here on, Ctrl-C interrupts
             if failure is not None:
                 raise failure
             if self._last is not None and self._last.error is not None:

@@ -2,8 +2,10 @@
 
 import gc
 import linecache
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -14,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Checkpointer
+from tests.background.rig import Program
 
 SOURCES = str(Path(holdfast.__file__).parent)
 # What takes the state apart has nothing to give back, and by far the most lines.
@@ -123,6 +126,60 @@ def test_after_a_save_that_was_interrupted_anywhere_nothing_of_it_is_left(run, r
         assert count > 100
     assert wrong == []
     assert bool((holdfast.load(run)["w"] == step // 2).all())
+
+
+def test_ctrl_c_in_the_last_lines_of_a_close_that_hears_signals_lets_the_run_go(tmp_path, root):
+    state, _ = numpy_state()
+    ckpt = Checkpointer(tmp_path / "run", state, background="thread")
+    ckpt.save(step=1)
+    close = ckpt._session.close
+
+    def close_interrupted():
+        signal.raise_signal(signal.SIGINT)
+        close()
+
+    ckpt._session.close = close_interrupted
+
+    with pytest.raises(KeyboardInterrupt):
+        ckpt.close()
+
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with Checkpointer(tmp_path / "run", state, background="thread") as following:
+        assert following.restore().step == 1
+
+
+def test_ctrl_c_three_times_does_not_wait_for_a_storage_that_hangs(run, root):
+    code = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import logging
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+w = np.zeros(1000)
+ckpt = Checkpointer(RUN, {"w": w}, every=None, sensors="off")
+ckpt.save(step=0).wait(60)
+say("agent", *agents_of(os.getpid()))
+hear()
+while True:
+    time.sleep(0.01)
+    ckpt.step()
+"""
+    with Program(code, run, root) as program:
+        (agent,) = map(int, program.hear("agent"))
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            program.say()
+            time.sleep(0.2)
+            program.kill(signal.SIGINT)
+            program.hear("SIGINT:")
+            time.sleep(1)  # it waits for its last checkpoint by then
+            program.kill(signal.SIGINT)
+            program.hear("SIGINT:")
+            program.kill(signal.SIGINT)
+            status, out, err = program.end()
+        finally:
+            os.kill(agent, signal.SIGCONT)
+
+    assert status == 130, (out, err)
+    assert "asked to quit" in out
 
 
 @pytest.mark.slow

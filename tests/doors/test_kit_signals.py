@@ -257,6 +257,81 @@ def test_a_signal_in_the_last_lines_of_a_program_that_leaves_does_not_change_its
     assert ended.status == 85
 
 
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "lambda: checkpointer.checkpoint('of the hook')",
+        "lambda: checkpointer.checkpoint_exists",
+        "lambda: checkpointer.step('of the hook')",
+        "lambda: sys.exit(3)",
+    ],
+)
+def test_a_hook_may_use_the_checkpointer_and_does_not_change_the_status(tmp_path: Path, hook: str) -> None:
+    options = "checkpoint_transfer_mode='shared', checkpoint_transfer_target=Path('store/me.txt'),"
+    (tmp_path / "store").mkdir()
+    with started(tmp_path, [*write_counter(tmp_path, f"{options} on_SIGTERM_prehook={hook},"), "5"]) as script:
+        script.wait_for("counted")
+
+        script.send(signal.SIGTERM)
+        ended = script.end()
+
+    assert ended.status == 85
+    assert (tmp_path / "store" / "me.txt").read_text() == ("of the hook" if "'" in hook else "4")
+
+
+def test_another_thread_can_end_the_program(tmp_path: Path) -> None:
+    ends = "import threading\nend = lambda: threading.Thread(target=lambda: checkpointer.on_SIGTERM(15)).start()\n"
+    more = "on_SIGTERM_prehook=None)\nimport time\ncheckpointer.step(7)\nend()\ntime.sleep(600)\n("
+
+    ended = run(tmp_path, [*write_counter(tmp_path, more, ends), "0"])
+
+    assert ended.status == 85
+    assert (tmp_path / "checkpoint.txt").read_text() == "7"
+
+
+def test_a_second_signal_while_the_first_one_starts_to_wait_does_no_harm(tmp_path: Path) -> None:
+    # As if it came while the first one starts a thread, which takes a lock that whoever starts another one needs, too.
+    slow = "on_SIGTERM_prehook=None)\ncheckpointer.step(5)\ncheckpointer._step_took_s = 4.9\n"
+    slow += "import os, threading, time\nusual = threading.Timer.start\ndef start_slowly(timer):\n"
+    slow += "    with threading._active_limbo_lock:\n"
+    slow += "        os.kill(os.getpid(), signal.SIGTERM)\n        time.sleep(0.1)\n"
+    slow += "    usual(timer)\nthreading.Timer.start = start_slowly\n"
+    slow += "def write(path, value):\n    threading.Thread(target=path.write_text, args=(str(value),)).start()\n"
+    slow += "    while not path.exists() or not path.read_text():\n        pass\n"
+    slow += "checkpointer.checkpoint_function = write\n("
+    with started(tmp_path, [*write_counter(tmp_path, slow), "0"]) as script:
+        script.wait_for("counted")
+
+        script.send(signal.SIGTERM)
+        ended = script.end()
+
+    assert ended.status == 85, ended.err
+    assert (tmp_path / "checkpoint.txt").read_text() == "5"
+
+
+def test_a_signal_in_a_call_that_fails_is_answered_all_the_same(tmp_path: Path) -> None:
+    before = "import os, signal\n"
+    fails = "checkpoint_transfer_mode='manual',"
+    fails += "checkpoint_transfer_callback=lambda *_: 1 / (os.kill(os.getpid(), 15) or 0),"
+
+    ended = run(tmp_path, [*write_counter(tmp_path, fails, before), "0"])
+
+    assert ended.status == 85  # nothing was to be kept yet
+
+
+def test_ctrl_c_that_was_to_be_ignored_still_is(tmp_path: Path) -> None:
+    ignores = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    with started(tmp_path, [*write_counter(tmp_path, before=ignores), "0"]) as script:
+        script.wait_for("counted")
+        script.send(signal.SIGINT)
+
+        script.say("3")
+        script.wait_for("stepped")
+        script.send(signal.SIGTERM)
+
+        assert script.end().status == 85
+
+
 def test_a_supervisor_that_asks_for_signs_of_life_hears_of_the_steps(tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
 

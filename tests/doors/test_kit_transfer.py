@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,22 @@ def test_a_local_file_that_could_not_be_transferred_any_more_is_what_the_job_goe
     again = _make(tmp_path / "a" / "c.txt", "shared", checkpoint_transfer_target=shared)
 
     assert shared.read_text() == "1"
+    assert again.restore(0) == 2
+    again.transfer_checkpoint()
+    assert shared.read_text() == "2"
+
+
+def test_what_could_never_be_transferred_is_not_replaced_by_what_the_original_class_left(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.write_text("1")
+    late = _make(tmp_path / "a" / "c.txt", "shared", checkpoint_transfer_target=shared)
+    assert late.restore(0) == 1
+    late.checkpoint(2)
+    del late
+
+    again = _make(tmp_path / "a" / "c.txt", "shared", checkpoint_transfer_target=shared)
+
     assert again.restore(0) == 2
     again.transfer_checkpoint()
     assert shared.read_text() == "2"
@@ -284,6 +301,16 @@ def test_a_function_that_fails_to_fetch_is_no_start_from_scratch(tmp_path: Path)
         checkpointer.restore(0)
 
     assert "FileNotFoundError" in caught.value.hint
+
+
+def test_a_missing_program_that_was_to_fetch_it_is_no_start_from_scratch(tmp_path: Path) -> None:
+    def fetch(source: object, target: object) -> None:
+        subprocess.run(["a-program-that-is-not-here", str(source), str(target)], check=True)
+
+    checkpointer = _make(tmp_path / "c.txt", "manual", checkpoint_transfer_callback=fetch)
+
+    with pytest.raises(StorageError, match="a-program-that-is-not-here"):
+        checkpointer.restore(0)
 
 
 def test_a_transfer_by_hand_that_fails_is_an_error(tmp_path: Path) -> None:

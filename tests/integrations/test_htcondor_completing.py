@@ -107,6 +107,7 @@ def test_files_of_the_user_are_not_moved_by_it() -> None:
         ("", "ExitCode =!= 85"),
         ("on_exit_remove = ExitCode == 0\n", "(ExitCode == 0) && ExitCode =!= 85"),
         ("on_exit_remove = ExitCode != 85\n", None),
+        ("on_exit_remove = NumJobStarts > 850\n", "(NumJobStarts > 850) && ExitCode =!= 85"),
     ],
 )
 def test_on_a_shared_file_system_the_status_brings_it_back(rule: str, value: str | None) -> None:
@@ -115,6 +116,16 @@ def test_on_a_shared_file_system_the_status_brings_it_back(rule: str, value: str
     changes = complete(mine, run=None).changes
 
     assert [change.value for change in changes] == ([value] if value is not None else [])
+
+
+@pytest.mark.parametrize(("given", "told"), [("", "77"), ("checkpoint_exit_code = 77\n", None)])
+def test_there_the_program_learns_of_another_status_from_the_job(given: str, told: str | None) -> None:
+    mine = f"executable = train.sh\nshould_transfer_files = NO\n{given}queue\n"
+
+    changes = {change.name: change.value for change in complete(mine, run=None, exit_code=77).changes}
+
+    assert changes.get("+SuccessCheckpointExitCode") == told
+    assert changes["on_exit_remove"] == "ExitCode =!= 77"
 
 
 @pytest.mark.parametrize("queue", ["queue 10", "Queue  seed from seeds.txt", "queue x in (a, b)"])

@@ -5,8 +5,10 @@ takes about six; most of it asleep.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,12 +93,17 @@ def test_a_job_on_a_lost_node_goes_on_elsewhere_while_the_old_one_still_runs(job
     # It may run anywhere now.
     jobs.slurm.run("scontrol", "update", f"jobid={job.number}", "ReqNodeList=")
     old = jobs.slurm.processes(job.number)
+    wait_for(lambda: "taken over from attempt 1" in job.output, lambda: f"a new start\n{job.output}")
+    # The old one, whose end must not bring the job back once more.
+    for pid in old:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
     jobs.wait_for_end(job)
 
     assert old != []
     assert jobs.state(job) == "COMPLETED", jobs.story(job)
-    assert "taken over from attempt 1" in job.output
+    assert restarts(jobs, job) == 1
     assert job.results == [result_of(900)]
 
 

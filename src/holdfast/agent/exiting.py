@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import NoReturn
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import FencedError, HoldfastError
 
 __all__ = ["EXIT_NOT_DURABLE", "finish_at_exit", "is_finished", "restart_after_error"]
 
@@ -66,7 +66,8 @@ def _finish_all() -> None:
             _log.error("%s", failure)
         _end(EXIT_NOT_DURABLE)
     raised = getattr(sys, "last_type", None)
-    if _restart and raised is not None and issubclass(raised, Exception):
+    # Who was replaced does not want to come back.
+    if _restart and raised is not None and issubclass(raised, Exception) and not issubclass(raised, FencedError):
         _log.warning(
             "%s came after the program was asked to stop: status %d asks for a restart", raised.__name__, _restart[-1]
         )

@@ -242,7 +242,7 @@ class Checkpointer:
             return
         try:
             self.on_SIGTERM_prehook(**self.on_SIGTERM_prehook_kwargs)
-        except Exception:  # noqa: BLE001  the checkpoint matters more
+        except (Exception, SystemExit):  # noqa: BLE001  the checkpoint matters more
             _log.exception("on_SIGTERM_prehook failed")
 
     def _try_to_keep(self) -> None:
@@ -298,15 +298,21 @@ class Checkpointer:
                 f"this Checkpointer belongs to process {self._pid}, not to its forked child {os.getpid()}",
                 hint="checkpoint in the process that made it",
             )
-        with self._lock:
-            is_inner, self.is_busy = self.is_busy, True
-            try:
-                yield
-            finally:
-                self.is_busy = is_inner
-            if self._catalogue.attempt and not self._is_beating:
-                self._is_beating = True
-                self._beats.start()
+        is_inner = False
+        try:
+            with self._lock:
+                is_inner, self.is_busy = self.is_busy, True
+                try:
+                    yield
+                finally:
+                    self.is_busy = is_inner
+                if self._catalogue.attempt and not self._is_beating:
+                    self._is_beating = True
+                    self._beats.start()
+        except Exception:
+            if not is_inner:
+                leave_if_asked()  # what was asked for counts more than what the same signal may have made fail
+            raise
         if not is_inner:
             leave_if_asked()
 

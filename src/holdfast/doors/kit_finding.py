@@ -76,11 +76,20 @@ def _from_storage(file: Path, catalogue: Catalogue, transfer: Transfer) -> bool:
     if known and file.exists() and _is_current(file, known):
         catalogue.resume(known[0].checkpoint)
         return digest_of(file) == known[0].digest
+    if not known and file.exists() and _is_after_nothing(file):
+        _log.warning("%s was never transferred; the job goes on from it", file)
+        return False
     with aside(file) as folder:
         if transfer.fetch(folder / file.name):
             put_in_place(folder / file.name, file)
             return True
     return False
+
+
+def _is_after_nothing(file: Path) -> bool:
+    """Whether it was made here, is intact, and nothing that the run knows had been transferred before it."""
+    note = read_note(file)
+    return note is not None and not note.after and note.digest == digest_of(file)
 
 
 def _is_current(file: Path, known: list[Known]) -> bool:

@@ -44,8 +44,11 @@ _status: list[int] = []
 """Once the work has been done: of a program that catches SystemExit, to be raised again."""
 _is_leaving = False
 _timer: threading.Timer | None = None
-_is_own = threading.Event()
+# Plain values: a handler that interrupts another one would wait for ever for the lock of an event.
+_is_own = False
 """Whether the signal that comes next is the timer's."""
+_is_starting = False
+"""Whether the timer is being started, by a handler, with locks that a second one must not want."""
 
 
 def watch(leaver: Leaver) -> None:
@@ -56,6 +59,8 @@ def watch(leaver: Leaver) -> None:
         if number == signal.SIGINT and (hasattr(sys, "ps1") or "ipykernel" in sys.modules):
             continue  # at a prompt, Ctrl-C is for what runs there
         before = signal.getsignal(number)
+        if number == signal.SIGINT and before is signal.SIG_IGN:
+            continue  # as shells have it for what they start in the background
         if before is _handle:
             continue
         try:
@@ -74,13 +79,16 @@ def is_asked() -> bool:
 def leave_now(number: int) -> NoReturn:
     """As if that signal had come, and no step were to be waited for."""
     _asked.append(number)
+    if threading.current_thread() is not threading.main_thread() and signal.getsignal(_asked[0]) is _handle:
+        _ask_again()  # the exception would end this thread only
+        raise SystemExit
     _leave()
 
 
 def leave_if_asked() -> None:
     """At a moment at which nothing is half done."""
-    if not _asked:
-        return
+    if not _asked or (_is_leaving and not _status):
+        return  # nobody asked, or what asks here is part of the work that is being done
     if threading.current_thread() is threading.main_thread():
         _leave()
     else:
@@ -88,8 +96,8 @@ def leave_if_asked() -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    is_own = _is_own.is_set()
-    _is_own.clear()
+    global _is_own
+    is_own, _is_own = _is_own, False
     if not any(one() for one in _leavers):
         _step_back(number)
         return
@@ -100,7 +108,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     is_first = not _asked
     _asked.append(number)
     alive = [leaver for one in _leavers if (leaver := one()) is not None]
-    if any(leaver.is_busy for leaver in alive):
+    if _is_starting or any(leaver.is_busy for leaver in alive):
         return
     patience_s = max(leaver.step_within_s for leaver in alive)
     if is_first and patience_s > 0:
@@ -125,17 +133,23 @@ def _step_back(number: int) -> None:
 
 
 def _wait_for_step(patience_s: float) -> None:
-    global _timer
+    global _timer, _is_starting
     _timer = threading.Timer(patience_s, _ask_again)
     _timer.daemon = True
+    _is_starting = is_waiting = True
     try:
         _timer.start()
     except RuntimeError:  # no more threads
+        is_waiting = False
+    finally:
+        _is_starting = False
+    if not is_waiting or len(_asked) > 1:
         _leave()
 
 
 def _ask_again() -> None:
-    _is_own.set()
+    global _is_own
+    _is_own = True
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, _asked[0])
@@ -163,7 +177,7 @@ def _silence() -> None:
 
 def _forget_in_child() -> None:
     """A forked worker is none of ours: signals do to it what they did before."""
-    global _is_leaving, _timer
+    global _is_leaving, _timer, _is_own, _is_starting
     while _before:
         number, before = _before.popitem()
         if signal.getsignal(number) is _handle:  # else it is somebody else's by now
@@ -171,8 +185,8 @@ def _forget_in_child() -> None:
     _leavers.clear()
     _asked.clear()
     _status.clear()
-    _is_own.clear()
-    _is_leaving, _timer = False, None
+    _is_leaving = _is_own = _is_starting = False
+    _timer = None
 
 
 atexit.register(_silence)

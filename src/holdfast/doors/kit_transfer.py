@@ -3,7 +3,8 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -187,30 +188,43 @@ class _Manual:
 
     def send(self, file: Path, *, step: int) -> None:
         del step
-        self._call(file, self._target)
+        with self._told(file, self._target):
+            self._callback(file, self._target, **self._kwargs)
 
     def fetch(self, file: Path) -> bool:
-        try:
-            self._call(self._target, file)
-        except BlobMissingError:
-            return False
+        with self._told(self._target, file):
+            try:
+                self._callback(self._target, file, **self._kwargs)
+            except FileNotFoundError as error:
+                if _is_of_a_program(error):
+                    raise  # there is no xrdcp here, say: that tells nothing of the checkpoint
+                return False
         return file.exists()
 
     def has_any(self) -> None:
         return None
 
-    def _call(self, source: object, target: object) -> None:
+    @contextmanager
+    def _told(self, source: object, target: object) -> Iterator[None]:
         try:
-            self._callback(source, target, **self._kwargs)
+            yield
         except HoldfastError:
             raise
-        except FileNotFoundError as error:
-            raise BlobMissingError(f"checkpoint_transfer_callback({source}, {target}): {error}") from error
         except Exception as error:
             raise StorageError(
                 f"checkpoint_transfer_callback({source}, {target}) failed: {type(error).__name__}: {error}",
                 hint="where there is nothing to fetch yet, it should raise FileNotFoundError",
             ) from error
+
+
+def _is_of_a_program(error: FileNotFoundError) -> bool:
+    """Whether the program that was to fetch it is what is missing."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "subprocess":
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def condor_settings(local: Path, environ: Mapping[str, str]) -> tuple[Path, int]:

@@ -157,7 +157,7 @@ class Hearing:
         if self._actions[number] == "save":
             _log.info("%s: saving at the end of this step", name)
         elif number == signal.SIGINT:
-            again = "ending as soon as what is being written is durable"
+            again = "ending as soon as what is being written is durable; once more ends it at once"
             first = "saving at the end of this step, and stopping; Ctrl-C again ends it at once"
             _log.warning("%s: %s", name, again if self._interrupts > 1 else first)
         else:

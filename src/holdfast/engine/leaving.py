@@ -14,13 +14,15 @@ from holdfast.engine.pace_history import STOPPED
 from holdfast.engine.pacing import Look
 from holdfast.engine.updates import Updates
 
-__all__ = ["end_at_once", "end_in_step", "leave", "save_on_error", "stop"]
+__all__ = ["end_at_once", "end_in_step", "leave", "quit_at_once", "save_on_error", "stop"]
 
 _log = logging.getLogger("holdfast")
 
 _SAY_S = 1.0
 # Of a program that somebody interrupts, and who does not want to wait: 128 + SIGINT, as shells have it.
 _QUIT_STATUS = 130
+# As of an exception that nobody catches.
+_FENCED_STATUS = 1
 
 
 def stop(
@@ -40,7 +42,8 @@ def stop(
     pace.end_is_near()
     try:
         if look.saves:
-            _save_last(save)
+            with pace.saving_last():
+                _save_last(save)
         if look.waits:
             pace.wait_for_last()
         lost = pace.lost_steps(step)
@@ -58,11 +61,14 @@ def leave(
     """End the program, with the status that asks for a restart. `depart` is told how long that may take."""
     # A warning, so that it is seen: a program that ends without a word looks like one that crashed.
     _log.warning("stopping %s; status %d asks for a restart", said, status)
-    departure = depart(pace.left_to_end_s())  # from here on, no signal changes the status
+    departure: SystemExit | FencedError = depart(pace.left_to_end_s())  # from here on, no signal changes the status
     try:
         close()
     except SaveFailedError as failure:
         _log.error("%s", failure)  # the status is not that of success (I8)
+        if isinstance(failure.__cause__, FencedError):
+            # It was started again already: to ask for a restart would end the one that has taken over.
+            departure, status = failure.__cause__, _FENCED_STATUS
     finally:
         pace.release()
     if threading.current_thread() is not threading.main_thread():
@@ -84,7 +90,7 @@ def end_in_step(
     log that somebody else holds, keeps it from ending.
     """
     try:
-        pace.wait_for_last()
+        pace.wait_to_quit() if pace.quits else pace.wait_for_last()
         lost = pace.lost_steps(step)
         why = pace.why_stopping if pace.quits else "the time was over in the middle of a step"
         note(STOPPED, step=step, why=why, lost_steps=lost)
@@ -102,12 +108,20 @@ def end_in_step(
         os._exit(_QUIT_STATUS if pace.quits else status)
 
 
-def end_at_once(step: int, *, status: int) -> NoReturn:
+def end_at_once(step: int, *, status: int, why: str = "the time is over") -> NoReturn:
     """From another thread, while the program is being stopped and does not come to its end in time."""
     try:
-        _within(_SAY_S / 2, lambda: _log.error("the time is over: stopping at step %d, before all was done", step))
+        _within(_SAY_S / 2, lambda: _log.error("%s: stopping at step %d, before all was done", why, step))
     finally:
         os._exit(status)
+
+
+def quit_at_once(step: int, pace: Pace) -> NoReturn:
+    """The same, where somebody does not want to wait but for what is being written."""
+    try:
+        pace.wait_to_quit()
+    finally:
+        end_at_once(step, status=_QUIT_STATUS, why="asked to quit")
 
 
 def _save_last(save: Callable[..., object]) -> None:

@@ -6,7 +6,9 @@ Made with the Checkpointer, begun at its first step: a program that calls `save`
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
@@ -36,6 +38,9 @@ _LIMIT_EXIT_S = 3.0
 _LIMIT_EXIT_SHARE = 0.05
 # A program that is ending, and has not ended by then, is ended.
 _LAST_S = 0.5
+# For what is being written, where somebody has pressed Ctrl-C twice.
+_QUIT_WAIT_S = 60.0
+_PAUSE_S = 0.05
 
 
 class _Notice(NamedTuple):
@@ -88,10 +93,11 @@ class Pace:
         self._saves: list[PendingCheckpoint] = []
         self._pacer: Pacer | None = None
         self._notice: _Notice | None = None
-        self._quits = False
+        self._quits = 0
         self._saves_once = False
         self._last_call: LastCall | None = None
         self._limit_exit_s = _LIMIT_EXIT_S
+        self._is_released = self._is_saving_last = False
         self.is_ending = False
         """Whether the program, or the Checkpointer, is about to end by itself."""
         self.end_in_step: Callable[[], bool] = lambda: False
@@ -139,8 +145,8 @@ class Pace:
             self._call_last()
 
     def ask_to_quit(self) -> None:
-        """Not even the next look is waited for: only what is being written becomes durable."""
-        self._quits = True
+        """Not even the next look is waited for: only what is being written becomes durable. Again: not even that."""
+        self._quits += 1
         self._call_last()
 
     def ask_to_save(self) -> None:
@@ -165,14 +171,14 @@ class Pace:
     @property
     def quits(self) -> bool:
         """Whether the program is ended because somebody does not want to wait."""
-        return self._quits
+        return self._quits > 0
 
     def go_on(self) -> None:
         """It has stopped, and is not ended. Where it will be killed, that stays true."""
         notice, self._notice = self._notice, None
         if notice is not None and notice.end_s is not None:
             self._notice = _Notice("", notice.end_s)
-        self._quits = self.is_ending = False
+        self._quits, self.is_ending = 0, False
         if self._last_call is not None:
             self._last_call.look_again()
 
@@ -189,7 +195,7 @@ class Pace:
 
     def release(self) -> None:
         """All is done: nobody has to be ended, or asked, any more."""
-        self.is_ending = True
+        self.is_ending = self._is_released = True
         if self._last_call is not None:
             self._last_call.close()
         if self._time_left is not None:
@@ -291,6 +297,24 @@ class Pace:
         if self._saves:
             self._saves[-1].settle(self.wait_s())
 
+    @contextmanager
+    def saving_last(self) -> Iterator[None]:
+        """Around the save before the end."""
+        self._is_saving_last = True
+        try:
+            yield
+        finally:
+            self._is_saving_last = False
+
+    def wait_to_quit(self) -> None:
+        """The same, by another thread, for somebody who sits there, and may say once more that it is enough."""
+        end_s = time.monotonic() + min(_QUIT_WAIT_S, self.wait_s())
+        while self._quits == 1 and self._is_writing() and time.monotonic() < end_s:
+            time.sleep(_PAUSE_S)
+
+    def _is_writing(self) -> bool:
+        return self._is_saving_last or bool(self._saves and not self._saves[-1].settled)
+
     def close(self) -> None:
         """Tell the next attempt what was learnt; `release` must follow."""
         self.end_is_near()
@@ -322,6 +346,8 @@ class Pace:
         return self._pacer
 
     def _call_last(self) -> None:
+        if self._is_released:
+            return
         if self._last_call is not None:
             self._last_call.look_again()
             return
@@ -343,11 +369,11 @@ class Pace:
 
     def _left_in_step_s(self) -> float | None:
         """Until a program that is in the middle of a step has to end."""
+        if self._quits:
+            return 0.0
         if self.is_ending:
             left_s = self._left_s()
             return None if left_s is None else left_s - _LAST_S
-        if self._quits:
-            return 0.0
         grace_s, left_s = self._grace_s(), None if self._time_left is None else self._time_left.left_s()
         limits = ((grace_s, _EXIT_S), (left_s, self._limit_exit_s), (self._likely_s(), _EXIT_S))
         return min((limit_s - exit_s for limit_s, exit_s in limits if limit_s is not None), default=None)

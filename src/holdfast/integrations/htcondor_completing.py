@@ -4,10 +4,12 @@ Everything else stays as it is: comments, order, what is not understood. Each ch
 """
 
 import posixpath
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
 from holdfast.core.errors import UsageError
+from holdfast.engine.jobs import RESTART_STATUS
 from holdfast.integrations.htcondor_description import SIGN, check_run
 from holdfast.integrations.htcondor_language import Statement, read_statements, split_list
 
@@ -69,12 +71,17 @@ _NONE = Statement(-1, -1, "", "")
 
 
 def _shared_changes(found: dict[str, Statement], exit_code: int) -> list[Change]:
-    status, rule = str(_status(found) or exit_code), found.get("on_exit_remove")
-    wanted = f"ExitCode =!= {status}"
-    if rule is not None and status in rule.value:
-        return []
-    value = wanted if rule is None else f"({rule.value}) && {wanted}"
-    return [Change("on_exit_remove", value, f"with status {status} the program asks to be started again", _was(rule))]
+    given, rule = _status(found), found.get("on_exit_remove")
+    status = given or exit_code
+    changes = []
+    if given is None and status != RESTART_STATUS:
+        changes.append(Change("+SuccessCheckpointExitCode", str(status), "the program reads it from the job"))
+    if rule is None or re.search(rf"(?<!\d){status}(?!\d)", rule.value) is None:
+        wanted = f"ExitCode =!= {status}"
+        value = wanted if rule is None else f"({rule.value}) && {wanted}"
+        why = f"with status {status} the program asks to be started again"
+        changes.append(Change("on_exit_remove", value, why, _was(rule)))
+    return changes
 
 
 def _transfer_changes(found: dict[str, Statement], run: str | None, exit_code: int) -> list[Change]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.errors import UsageError
+from holdfast.engine.jobs import RESTART_STATUS
 from holdfast.integrations.htcondor_language import check_value, quote_arguments, quote_environment
 
 __all__ = ["SIGN", "Wishes", "check_run", "describe_job"]
@@ -177,7 +178,7 @@ def _shared_parts(wishes: Wishes) -> list[Part]:
         ("periodic_hold", f"NumJobStarts > {_MAX_STARTS}"),
         ("periodic_hold_reason", f'"started {_MAX_STARTS} times, and not done"'),
     ]
-    if wishes.exit_code != 85:
+    if wishes.exit_code != RESTART_STATUS:
         part.append(("+SuccessCheckpointExitCode", str(wishes.exit_code)))
     return [part]
 

@@ -74,13 +74,13 @@ fi
 
 # Who stopped it? What Slurm says of the job decides whether it is to come back.
 case " $(scontrol --oneliner show job "$SLURM_JOB_ID") " in
-*" JobState=RUNNING "*) ;;                         # it stopped itself, in time
-*" Reason=TimeLimit "*) ;;                         # the limit came first
+*" JobState=RUNNING "*" Restarts=$restarts "*) ;;  # it stopped itself, in time
+*" Reason=TimeLimit "*" Restarts=$restarts "*) ;;  # the limit came first
 *" Restarts=$restarts "*" PreemptTime="[0-9]*) ;;  # preempted, in a partition that does not requeue
 *" Restarts=$restarts "*)                          # somebody called scancel
     say "cancelled, and not requeued"
     exit {again} ;;
-*" Restarts="*)                                    # preempted, and requeued by Slurm
+*" Restarts="*)                                    # requeued by Slurm: preempted, or its node was lost
     exit {again} ;;
 esac
 say "not done: goes back into the queue (restarts so far: $restarts)"
