@@ -14,10 +14,11 @@ from holdfast.core.errors import StateError, UsageError
 from holdfast.format.arrays import Carrier
 from holdfast.format.carriers import Refused, array_kind, inspect_array
 from holdfast.format.dtypes import DtypeName
-from holdfast.format.encode import encode_state, is_stateful
+from holdfast.format.encode import encode_state
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import generator_kind
 from holdfast.format.paths import join, join_index
+from holdfast.format.stateful import is_stateful
 
 __all__ = [
     "TargetMemory",

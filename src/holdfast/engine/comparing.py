@@ -11,13 +11,13 @@ from holdfast.engine.adapters import TargetMemory, find_restorable
 from holdfast.format.aliases import spread_axes
 from holdfast.format.carriers import Refused, array_kind
 from holdfast.format.classes import find_class
-from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import GENERATOR_KINDS, generator_kind
 from holdfast.format.memory import ArraySpec
 from holdfast.format.nodes import Node, field
 from holdfast.format.registry import is_namedtuple_class, type_name
 from holdfast.format.select import MAPPING_KINDS
+from holdfast.format.stateful import is_stateful
 
 __all__ = ["corresponds", "difference_of", "takes_all", "unlike"]
 

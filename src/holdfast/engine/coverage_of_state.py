@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.program_search import reach
 from holdfast.engine.traces import leaf_texts
-from holdfast.format.encode import encode_state, is_stateful
+from holdfast.format.encode import encode_state
 from holdfast.format.paths import is_inside, join, join_index
+from holdfast.format.stateful import is_stateful
 
 __all__ = ["Coverage", "Registered", "texts_of"]
 

@@ -26,7 +26,6 @@ from holdfast.engine.renaming import rename_tree
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.carriers import Refused, array_kind
 from holdfast.format.decode import MISSING, PICKLE_HINT, Builder, Late, settle
-from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import put_state, read_state
 from holdfast.format.keys import mapping_entries
@@ -34,6 +33,7 @@ from holdfast.format.nodes import Node, optional_field
 from holdfast.format.paths import is_inside, join
 from holdfast.format.registry import type_name
 from holdfast.format.select import array_paths
+from holdfast.format.stateful import is_stateful
 
 __all__ = ["MatchPlan", "match_state"]
 

@@ -6,16 +6,17 @@ microseconds, but not at every step of a fast loop.
 
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
+from holdfast.engine.job_end import JobEnd
 from holdfast.engine.outcome import PendingCheckpoint
-from holdfast.engine.pace_history import PACED, Past
+from holdfast.engine.pace_history import Past
+from holdfast.engine.pace_notes import PaceNotes
 from holdfast.engine.time_left import TimeLeft
 from holdfast.policy.auto import Auto
-from holdfast.policy.deadline import Action, Costs, Ending, Margin, StepTimes, decide_end, decide_grace
+from holdfast.policy.deadline import Action, Ending, StepTimes
 from holdfast.policy.failures import FailureRate
 from holdfast.policy.moment import Decision, Moment
 from holdfast.policy.profile import Profile
@@ -32,15 +33,6 @@ _LOOK_S = 0.1
 # at most twice as many as before. So many share the cost of a look that each of them pays next to nothing.
 _MOST_STEPS = 1000
 _GROWTH = 2
-# The journal hears of an interval that changed by more than this; and of another rule that decides, once a checkpoint.
-_WORTH_TELLING = 0.1
-# And of an end of the job that moved by more than this.
-_WORTH_TELLING_S = 60.0
-# The end of a job is planned with the slowest of the last few checkpoints.
-_REMEMBERED = 5
-
-
-DEADLINE = "deadline"
 
 
 class Look(NamedTuple):
@@ -98,9 +90,6 @@ class Pacer:
         """
         self._trigger = trigger
         self._clock = clock
-        self._note = note
-        self._time_left = time_left
-        self._total_steps = total_steps
         self._risk = risk
         self._on_settled = on_settled
         auto = auto_in(trigger)
@@ -108,12 +97,9 @@ class Pacer:
         failures = None if auto is None else FailureRate.of(past.lifetimes, prior_mtbf_s=auto.mtbf_s)
         self.tuner = None if auto is None else Tuner(auto, profile=profile, failures=failures)
         self._wants_metrics = "metrics" in trigger.watches
-        self._limit = None if auto is None else auto.overhead
-        self._margin = Margin.from_plain(past.margin)
+        self._notes = PaceNotes(note, limit=None if auto is None else auto.overhead)
+        self._end = JobEnd(past, time_left=time_left, total_steps=total_steps)
         self._steps = StepTimes()
-        # Of one that was stopped before its plan told anything, or had none.
-        self._durable_before_s = Profile.from_plain({"durable_s": past.durable_s}).durable_s or profile.durable_s
-        self._durables_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._began_s = clock.monotonic_s() if began_s is None else began_s
         self._moment = self._asked = Moment(step=0, now_s=self._began_s, began_s=self._began_s)
         self._looked_step: int | None = None
@@ -122,9 +108,6 @@ class Pacer:
         self._gap = 1
         self._pending: list[PendingCheckpoint] = []
         self._left_out: Moment | None = None
-        self._told: tuple[int | None, str, int] = (None, "", 0)
-        self._told_end: tuple[Action, float] | None = None
-        self._whole_s: float | None = None
         self._is_odd_said = False
         self.saved = 0
         self.skipped = 0
@@ -149,9 +132,8 @@ class Pacer:
         self._follow_plan(step, now_s)
         moment = self._asked = self._at(step, now_s, epoch, metrics)._replace(stop=stop)
         decision = self._decide(moment)
-        left_s = None if self._time_left is None else self._time_left.left_s()
-        ending = self._asked_to_end(step, stop, grace_s) if stop else self._ending(step, left_s)
-        self._tell_end(ending, left_s, now_s)
+        left_s, ending = self._ending(step, stop, grace_s)
+        self._notes.tell_end(ending, left_s, now_s=now_s, source=self._end.source)
         self._moment = moment._replace(
             metrics={},
             lowest=_extremes(moment.lowest, moment.metrics, min),
@@ -171,8 +153,7 @@ class Pacer:
     ) -> Decision:
         """Whether a look at that step would have a checkpoint made, as far as is known now."""
         decision = self._decide(self._at(step, self._clock.monotonic_s(), epoch, metrics)._replace(stop=stop))
-        left_s = None if self._time_left is None else self._time_left.left_s()
-        look = Look(decision, self._asked_to_end(step, stop, grace_s) if stop else self._ending(step, left_s))
+        look = Look(decision, self._ending(step, stop, grace_s)[1])
         return Decision(look.saves, look.why) if look.stops else decision
 
     def due_on_error(self, step: int, error: str) -> Decision:
@@ -248,11 +229,21 @@ class Pacer:
         """How many there are since the last checkpoint that was begun, or restored."""
         return max(0, step - self._moment.since_step)
 
+    @property
+    def durable_s(self) -> float | None:
+        """What the slowest of the last few checkpoints took to be durable; None where that is not known."""
+        self._settle()
+        return self._end.durable_s
+
+    def flush_s(self) -> float:
+        """What is on its way takes no longer than this to become durable."""
+        return (self._end.durable_s or 0.0) if self._pending else 0.0
+
     def close(self) -> None:
         """Leave the profile to the next attempt."""
         self._settle()
         if self.tuner is not None and self._looked_step is not None:
-            self._tell(self.tuner.plan(), self._moment.step, self._clock.monotonic_s())
+            self._tell(self.tuner, self.tuner.plan(), self._moment.step, self._clock.monotonic_s())
 
     def _decide(self, moment: Moment) -> Decision:
         """What the trigger says. One of the program may raise, or say what is no decision: that ends nothing (I7)."""
@@ -283,9 +274,7 @@ class Pacer:
             if self._on_settled is not None:
                 self._on_settled(pending)
             if pending.durable and pending.took_s is not None:
-                if self._durables_s:
-                    self._margin = self._margin.note(max(self._durables_s), pending.took_s)
-                self._durables_s.append(pending.took_s)
+                self._end.note_durable(pending.took_s)
                 if self.tuner is not None:
                     self.tuner.note_durable(pending.took_s)
             elif self.tuner is not None:
@@ -308,95 +297,26 @@ class Pacer:
             return
         self.tuner.risk = max(1.0, self._risk())
         plan = self.tuner.plan()
-        before, won, saved = self._told
-        if plan.interval_steps is not None and (
-            before is None
-            or abs(plan.interval_steps - before) > _WORTH_TELLING * before
-            # Two rules that want nearly the same may take turns.
-            or (won != plan.won and saved != self.saved)
-        ):
-            self._tell(plan, step, now_s)
+        if self._notes.is_news(plan, saved=self.saved):
+            self._tell(self.tuner, plan, step, now_s)
 
-    def _tell(self, plan: Plan, step: int, now_s: float) -> None:
-        tuner, measured = self.tuner, plan.measured
-        assert tuner is not None
-        self._told = (plan.interval_steps, plan.won, self.saved)
-        _log.info("checkpoints: %s", plan.why)
-        self._note(
-            PACED,
+    def _tell(self, tuner: Tuner, plan: Plan, step: int, now_s: float) -> None:
+        self._notes.tell_plan(
+            plan,
+            tuner,
             step=step,
-            elapsed_s=round(now_s - self._began_s, 3),
-            interval_steps=plan.interval_steps,
-            won=plan.won,
-            why=plan.why,
-            rules=[{"name": wish.name, "steps": wish.steps, "text": wish.text} for wish in plan.rules],
-            step_s=measured.step_s,
-            stall_s=measured.stall_s,
-            slow_s=measured.slow_s,
-            durable_s=measured.durable_s,
-            overhead_window=tuner.overhead_window,
-            overhead_run=tuner.overhead_run,
-            limit=self._limit,
-            mtbf_s=tuner.mtbf_s,
-            risk=tuner.risk,
+            elapsed_s=now_s - self._began_s,
+            margin=self._end.margin,
             saved=self.saved,
             skipped=self.skipped,
-            profile=measured.to_plain(),
-            margin=self._margin.to_plain(),
         )
 
-    @property
-    def durable_s(self) -> float | None:
-        """What the slowest of the last few checkpoints took to be durable; None where that is not known."""
-        self._settle()
-        return max(self._durables_s, default=self._durable_before_s)
-
-    def flush_s(self) -> float:
-        """What is on its way takes no longer than this to become durable."""
-        return max(self._durables_s, default=self._durable_before_s or 0.0) if self._pending else 0.0
-
-    def _ending(self, step: int, left_s: float | None) -> Ending | None:
-        if self._time_left is None:
-            return None
-        if self._whole_s is None and left_s is not None and not math.isnan(left_s):
-            self._whole_s = left_s
-        return decide_end(
-            left_s,
-            costs=self._costs(),
-            steps=self._steps,
-            steps_left=self._steps_left(step),
-            margin=self._margin,
-            whole_s=math.inf if self._whole_s is None else self._whole_s,
-        )
-
-    def _asked_to_end(self, step: int, stop: str, grace_s: float | None) -> Ending:
-        if grace_s is None:
-            return Ending(Action.SAVE_AND_STOP, f"asked to stop: {stop}")
-        ending = decide_grace(grace_s, costs=self._costs(), steps=self._steps, steps_left=self._steps_left(step))
-        return ending._replace(reason=f"{stop}: {ending.reason}")
-
-    def _costs(self) -> Costs:
-        # The stall is part of it: it counts from the call.
-        durable_s = max(self._durables_s, default=self._durable_before_s)
-        return Costs(durable_s=durable_s, pending_s=(durable_s or 0.0) if self._pending else None)
-
-    def _steps_left(self, step: int) -> int | None:
-        return None if self._total_steps is None else self._total_steps - step
-
-    def _tell_end(self, ending: Ending | None, left_s: float | None, now_s: float) -> None:
-        """The journal hears of a limit, of one that moved, and of what is to be done about it."""
-        if ending is None or self._time_left is None or left_s is None or math.isnan(left_s):
-            return
-        told, end = self._told_end, (ending.action, now_s + left_s)
-        if told is None and left_s == math.inf:
-            return  # nobody asked for a limit, and there is none
-        # Infinity minus infinity is no number, which is not more than a minute.
-        if told is None or told[0] is not end[0] or abs(told[1] - end[1]) > _WORTH_TELLING_S:
-            self._told_end = end
-            known_s = round(left_s, 3) if math.isfinite(left_s) else None
-            self._note(
-                DEADLINE, source=self._time_left.source, left_s=known_s, decided=ending.action.value, why=ending.reason
-            )
+    def _ending(self, step: int, stop: str, grace_s: float | None) -> tuple[float | None, Ending | None]:
+        """The time that is left, and what to do about it."""
+        left_s, pending = self._end.left_s(), bool(self._pending)
+        if stop:
+            return left_s, self._end.decide_asked(step, stop, grace_s, self._steps, pending=pending)
+        return left_s, self._end.decide(step, left_s, self._steps, pending=pending)
 
     def _next_look(self, step: int, decision: Decision) -> float:
         # After one that is due, it depends on what becomes of it.
@@ -404,7 +324,7 @@ class Pacer:
             return step + 1
         # An own trigger of the program may say nan, or a step that is over.
         wanted = decision.ask_at if decision.ask_at > step else step + 1
-        if self.tuner is None and self._time_left is None and math.isinf(wanted):
+        if self.tuner is None and not self._end.is_watched and math.isinf(wanted):
             return wanted
         usual_s = self._steps.usual_s
         fine = int(min(_MOST_STEPS, _LOOK_S / usual_s)) if usual_s else 1

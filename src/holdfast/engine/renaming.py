@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.errors import UsageError
-from holdfast.format.encode import is_stateful
 from holdfast.format.frameworks import Frameworks
 from holdfast.format.keys import mapping_entries
 from holdfast.format.nodes import Node
 from holdfast.format.paths import is_inside, join, remainder
 from holdfast.format.plain import PLAIN_ENCODERS, encode_plain
 from holdfast.format.select import MAPPING_KINDS, inner
+from holdfast.format.stateful import is_stateful
 
 __all__ = ["rename_tree"]
 

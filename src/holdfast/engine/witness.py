@@ -5,43 +5,29 @@ nothing that it drops stays alive.
 """
 
 import contextlib
-import fcntl
 import operator
 import os
 import re
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-import msgspec
-
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.engine.bystanders import Bystanders, Registered
+from holdfast.core.errors import HoldfastError
+from holdfast.engine.bystanders import Registered
 from holdfast.engine.determinism import determinism
-from holdfast.engine.evidence import PARTED, PLAN_VARIABLE, UNGUARDED, Bystander, Interruption, Plan, Point
-from holdfast.engine.guarding import guard_if_missing
+from holdfast.engine.evidence import PARTED, UNGUARDED, Bystander, Point
 from holdfast.engine.laying import lay_out_state
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.randomness import current_random
 from holdfast.engine.rebinding import Rebinding
 from holdfast.engine.saving import Document, save_laid
 from holdfast.engine.session import Session, default_workers
-from holdfast.engine.striking import Striker
-from holdfast.engine.traces import (
-    Reference,
-    Trace,
-    differing,
-    leaf_texts,
-    metric_bits,
-    order_texts,
-    short_digest,
-    versions,
-)
+from holdfast.engine.traces import Trace, differing, leaf_texts, metric_bits, order_texts, short_digest, versions
 from holdfast.engine.variables import look_at_variables
+from holdfast.engine.watched_program import Program, find_program
 from holdfast.format.encode import Encoded, encode_state
 from holdfast.policy.keep import keep
 from holdfast.storage.posix import PosixStore
@@ -56,54 +42,13 @@ _DURABLE_WITHIN_S = 600.0
 _SLUG = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class _Program:
-    """What all witnesses of one process share."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.pid = os.getpid()
-        self.trace = _open_trace(plan)
-        self.reference = Reference(plan.reference) if plan.reference else None
-        self.bystanders = Bystanders()
-        self.witnesses: weakref.WeakSet[Witness] = weakref.WeakSet()
-        self.is_ending = False
-        # A command that sets PYTHONPATH itself has none before: better late than never.
-        self.was_unguarded = guard_if_missing()
-        # Once in a start of the command: a shell may start the program again, in vain if that were struck too.
-        planned = None if os.path.exists(_struck_path(plan)) else plan.interruption
-        self.striker = Striker(planned, self._tell_strike)
-
-    def _tell_strike(self, planned: Interruption) -> bool:
-        """Whether it is to be sent."""
-        assert self.trace is not None
-        try:
-            os.close(os.open(_struck_path(self.plan), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        except FileExistsError:
-            return False
-        at_s, pid = self.trace.at_s(), os.getpid()
-        self.trace.write(
-            Point("struck", step=planned.step, start=self.plan.start, at_s=at_s, pid=pid, text=planned.signal)
-        )
-        return True
-
-
-_program: _Program | None = None
-_has_looked = False
-_lock_descriptor = -1
-
-
 def find_witness() -> "Witness | None":
     """One for each Checkpointer; None where nobody proves anything.
 
     The first process that asks tells and strikes. Others that it starts, or forks, only get directories for their runs.
     """
-    global _program, _has_looked
-    if not _has_looked:
-        _has_looked = True
-        path = os.environ.get(PLAN_VARIABLE)
-        if path:
-            _program = _Program(_read_plan(path))
-    return None if _program is None else Witness(_program)
+    program = find_program()
+    return None if program is None else Witness(program)
 
 
 class Witness:
@@ -115,7 +60,7 @@ class Witness:
 
     sees_every_step = True
 
-    def __init__(self, program: _Program) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
         self._plan = program.plan
         self._striker = program.striker
@@ -139,8 +84,7 @@ class Witness:
     @property
     def is_active(self) -> bool:
         """Whether this is the process that the plan is for."""
-        program = self._program
-        return program.trace is not None and not program.is_ending and os.getpid() == program.pid
+        return self._program.is_active
 
     def place(self, run: str | os.PathLike[str]) -> str:
         """Where this run goes instead."""
@@ -244,6 +188,12 @@ class Witness:
         self._striker.begin_step(step, self._step_s)
         self._left_s = time.monotonic()
 
+    def close_run(self) -> None:
+        """Close the Checkpointer, if it is still there."""
+        close = self._close()
+        if close is not None:
+            close()
+
     def _tell_unsaved(self, step: int, error: BaseException | None) -> None:
         if error is not None and step in self._plan.save_at:
             said = error.message if isinstance(error, HoldfastError) else repr(error)
@@ -344,20 +294,7 @@ class Witness:
             session.close()
 
     def _end(self, status: int, why: str) -> NoReturn:
-        """Nothing of the program runs any more; its runs are closed, so that the next start finds them free."""
-        self._program.is_ending = True
-        try:
-            for witness in list(self._program.witnesses):
-                close = witness._close()
-                if close is not None:
-                    close()
-        except HoldfastError as error:
-            why = f"{why}; {error.message}"
-        finally:
-            _end_children()
-            self._tell("ended", text=why)
-            _flush_output()
-            os._exit(status)
+        self._program.end(status, why, lambda said: self._tell("ended", text=said))
 
     def _tell(self, kind: Any, **what: Any) -> Point:
         switches = determinism()
@@ -383,35 +320,6 @@ class Witness:
         return self._save_s if took_s is None else took_s
 
 
-def _read_plan(path: str) -> Plan:
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Plan)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(
-            f"{PLAN_VARIABLE} names {path}, which is no plan of a proof: {error}", hint=f"unset {PLAN_VARIABLE}"
-        ) from error
-
-
-def _open_trace(plan: Plan) -> Trace | None:
-    """None where another process that still lives is the one to tell."""
-    global _lock_descriptor
-    Path(plan.trace).parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(f"{plan.trace}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        # Not flock: children would inherit it, and one that outlives the program would keep it from the next start.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    _lock_descriptor = descriptor
-    return Trace(plan.trace)
-
-
-def _struck_path(plan: Plan) -> str:
-    """There is such a file when the signal was sent."""
-    return f"{plan.trace}.struck"
-
-
 def _nothing() -> None:
     return None
 
@@ -424,19 +332,3 @@ def _weakly(function: Callable[[], Any]) -> Callable[[], Any]:
 def _is_worth_a_look(points: int) -> bool:
     """Early on, what begins alike is soon seen to be two things."""
     return points < _FIRST_LOOKS or points % _FULL_LOOK_POINTS == 0
-
-
-def _end_children() -> None:
-    """Those that Python would end with the program."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None:
-        with contextlib.suppress(Exception):
-            for child in multiprocessing.active_children():
-                if child.daemon:
-                    child.terminate()
-
-
-def _flush_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()

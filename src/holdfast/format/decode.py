@@ -17,7 +17,7 @@ from holdfast.core.limits import MAX_DEPTH, MAX_NDIM, MAX_TREE_NODES
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.classes import find_class, make_object, misfit, named_fields, read_enum
 from holdfast.format.dtypes import numpy_dtype
-from holdfast.format.encode import FACTORIES
+from holdfast.format.encoder import FACTORIES
 from holdfast.format.foreign import FOREIGN_DECODERS
 from holdfast.format.frameworks import Arrays, Frameworks
 from holdfast.format.generators import GENERATOR_KINDS, fresh_generator, read_state

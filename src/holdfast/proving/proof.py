@@ -12,14 +12,7 @@ from holdfast.engine.evidence import PARTED, UNGUARDED
 from holdfast.format.paths import RANDOM_ROOT
 from holdfast.policy.durations import words_of
 from holdfast.proving.beside import beside_the_state, other_arrays, unsteady_bystanders
-from holdfast.proving.cause import (
-    Steadiness,
-    judge_beside,
-    judge_resumed,
-    judge_undisturbed,
-    judge_unrepeatable,
-    restore_not_called,
-)
+from holdfast.proving.cause import judge_beside, judge_resumed, restore_not_called
 from holdfast.proving.comparing import Change, Parting, first_parting, unsteady
 from holdfast.proving.measuring import describe_differences
 from holdfast.proving.omissions import Key, first_omission, left_out, work_keys
@@ -41,6 +34,7 @@ from holdfast.proving.planning import Leg, plan_legs
 from holdfast.proving.reading import Course, Trace, course_of
 from holdfast.proving.rebinding import find_rebound
 from holdfast.proving.running import Case, OnStep, Start, Workspace
+from holdfast.proving.steadiness import Steadiness, judge_undisturbed, judge_unrepeatable
 from holdfast.proving.undisturbed import REFERENCE_SHARE, Cost, check_reference, cost_of, failed, first_part
 from holdfast.proving.verdict import DIFFERS, IDENTICAL, UNFINISHED, CannotProveError, Started, Verdict
 
