@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -105,3 +106,34 @@ def test_what_is_no_script_is_refused(holdfast_command, tmp_path, content):
     path.write_bytes(content)
 
     assert holdfast_command("doctor", "--script", path).code == 2
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_requeued"),
+    [
+        ("JobState=RUNNING Reason=None Requeue=1 Restarts=2 BatchFlag=1 PreemptTime=None", True),
+        ("JobState=TIMEOUT Reason=TimeLimit Requeue=1 Restarts=2 BatchFlag=1 PreemptTime=None", True),
+        ("JobState=PREEMPTED Reason=None Requeue=1 Restarts=2 BatchFlag=1 PreemptTime=2026-11-16T22:50:34", True),
+        ("JobState=CANCELLED Reason=None Requeue=1 Restarts=2 BatchFlag=1 PreemptTime=None", False),
+        # What runs now is the next start: this one's node was declared down.
+        ("JobState=RUNNING Reason=None Requeue=1 Restarts=3 BatchFlag=1 PreemptTime=None", False),
+        ("JobState=TIMEOUT Reason=TimeLimit Requeue=1 Restarts=3 BatchFlag=1 PreemptTime=None", False),
+    ],
+)
+def test_the_script_brings_back_what_nobody_else_has_brought_back_or_cancelled(
+    holdfast_command, tmp_path, monkeypatch, shown, is_requeued
+):
+    """A real Slurm cannot be made to say all of these at will: tests/slurm has those that it can."""
+    monkeypatch.chdir(tmp_path)
+    text = json.loads(holdfast_command("submit", "slurm", "--dry-run", "--json", "--", "train").out)["text"]
+    (tmp_path / "job").write_text(text)
+    scontrol = f'case "$*" in *requeue*) touch requeued;; *) echo {shown};; esac'
+    for name, words in {"srun": "exit 85", "scontrol": scontrol}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{words}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
+
+    ended = subprocess.run(["bash", "job"], env=environ, capture_output=True, text=True, check=False)
+
+    assert (tmp_path / "requeued").exists() == is_requeued, ended.stdout
+    assert ended.returncode == (0 if is_requeued else 85)
