@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -93,6 +94,8 @@ _DEFAULT_KEEP = keep(last=3)
 _AFTER_RESTORE_S = 2.0
 # For a look, a save, or a stop that is under way when the time is over.
 _LEAST_PATIENCE_S = 0.5
+# Somebody may not want to wait any more.
+_LOOK_S = 0.1
 # For the journal to be told what was decided last.
 _TELL_S = 5.0
 
@@ -170,6 +173,7 @@ class Checkpointer:
         self._touched = False
         self._is_training = False
         self._is_restoring = False
+        self._is_done = False
         self._steps = 0
         # Those of the last step, for the checkpoint of the end.
         self._metrics: Mapping[str, object] = {}
@@ -542,10 +546,7 @@ class Checkpointer:
 
         Where a step has just ended, that is for the step to do, as long as there is time for it.
         """
-        # A save is worth waiting for, and a step that ends now; a restore has nothing that could be lost.
-        is_in_vain = self._pace.is_ending or self._is_restoring
-        patience_s = 0.0 if is_in_vain else max(_LEAST_PATIENCE_S, self._pace.wait_s())
-        is_held = self._lock.acquire(timeout=patience_s)
+        is_held = self._wait_for_lock()
         try:
             if not self._pace.is_ending:
                 end_in_step(
@@ -563,6 +564,16 @@ class Checkpointer:
         if self._pace.is_over():
             end_at_once(self._steps, status=self._stops.status)
         return True
+
+    def _wait_for_lock(self) -> bool:
+        """At the end: a save is worth waiting for, and a step that ends now; whether it is held now."""
+        if self._pace.is_ending or self._is_restoring:  # which has nothing that could be lost
+            return self._lock.acquire(blocking=False)
+        end_s = time.monotonic() + max(_LEAST_PATIENCE_S, self._pace.wait_s())
+        while not (is_held := self._lock.acquire(timeout=_LOOK_S)):
+            if time.monotonic() >= min(end_s, self._pace.quit_end_s):
+                break
+        return is_held
 
     def _close(self, *, clean: bool, error: str = "", within_s: float = math.inf) -> None:
         if os.getpid() != self._pid:
@@ -587,6 +598,7 @@ class Checkpointer:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean, error=error)
             self._signs.close()
+            self._is_done = clean
             try:
                 self._session.close()
                 self._provenance()  # no child process stays behind
@@ -785,7 +797,8 @@ class _Asked:
             step=there._steps,
             durable_step=self._pace.durable_step(),
             total_steps=self._pace.total_steps,
-            stopping=self._pace.why_stopping,
+            # A signal that comes after the last step does not end a program that has nothing more to do.
+            stopping="" if there._is_done else self._pace.why_stopping,
             from_step=self._pace.from_step(),
         )
 

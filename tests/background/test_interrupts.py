@@ -148,16 +148,18 @@ def test_ctrl_c_in_the_last_lines_of_a_close_that_hears_signals_lets_the_run_go(
         assert following.restore().step == 1
 
 
-def test_ctrl_c_three_times_does_not_wait_for_a_storage_that_hangs(run, root):
-    code = """
+@pytest.mark.parametrize("ends", ["", "ckpt.save(step=9)\nckpt.close()\n"], ids=["stopped", "closing"])
+def test_ctrl_c_three_times_does_not_wait_for_a_storage_that_hangs(run, root, ends):
+    code = f"""
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import logging
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 w = np.zeros(1000)
-ckpt = Checkpointer(RUN, {"w": w}, every=None, sensors="off")
+ckpt = Checkpointer(RUN, {{"w": w}}, every=None, sensors="off")
 ckpt.save(step=0).wait(60)
 say("agent", *agents_of(os.getpid()))
 hear()
+{ends}
 while True:
     time.sleep(0.01)
     ckpt.step()

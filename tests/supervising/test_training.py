@@ -62,3 +62,29 @@ def test_killed_crashed_and_stopped_behind_a_pipeline_it_ends_with_the_same_bits
         check=True,
     )
     assert again.stdout.splitlines()[-1] == undisturbed.stdout.splitlines()[-1]
+
+
+def test_a_signal_after_the_last_step_does_not_make_a_done_program_one_that_has_more_to_do(
+    supervise: Supervise, tmp_path: Path
+) -> None:
+    program = tmp_path / "done.py"
+    program.write_text("""
+import sys, time
+import numpy as np
+import holdfast
+
+with holdfast.Checkpointer("run", {"w": np.zeros(8)}, every=1) as ckpt:
+    ckpt.step()
+    print("last", flush=True)
+    while not ckpt._pace.is_asked_to_stop:
+        time.sleep(0.01)
+print("done", flush=True)
+""")
+    job = supervise(command=[sys.executable, str(program)])
+    job.wait_for("last")
+
+    job.send(signal.SIGTERM)
+
+    assert job.end() == 0
+    assert job.wait_for("done")
+    assert job.attempts() == ["done, after SIGTERM"]

@@ -94,6 +94,8 @@ class Pace:
         self._pacer: Pacer | None = None
         self._notice: _Notice | None = None
         self._quits = 0
+        self.quit_end_s = math.inf
+        """When the program ends in any case, because somebody has said so; by the clock that does not jump."""
         self._saves_once = False
         self._last_call: LastCall | None = None
         self._limit_exit_s = _LIMIT_EXIT_S
@@ -147,6 +149,8 @@ class Pace:
     def ask_to_quit(self) -> None:
         """Not even the next look is waited for: only what is being written becomes durable. Again: not even that."""
         self._quits += 1
+        # Again: at once.
+        self.quit_end_s = -math.inf if self._quits > 1 else time.monotonic() + _QUIT_WAIT_S
         self._call_last()
 
     def ask_to_save(self) -> None:
@@ -178,7 +182,7 @@ class Pace:
         notice, self._notice = self._notice, None
         if notice is not None and notice.end_s is not None:
             self._notice = _Notice("", notice.end_s)
-        self._quits, self.is_ending = 0, False
+        self._quits, self.quit_end_s, self.is_ending = 0, math.inf, False
         if self._last_call is not None:
             self._last_call.look_again()
 
@@ -308,8 +312,8 @@ class Pace:
 
     def wait_to_quit(self) -> None:
         """The same, by another thread, for somebody who sits there, and may say once more that it is enough."""
-        end_s = time.monotonic() + min(_QUIT_WAIT_S, self.wait_s())
-        while self._quits == 1 and self._is_writing() and time.monotonic() < end_s:
+        end_s = time.monotonic() + self.wait_s()
+        while self._is_writing() and time.monotonic() < min(end_s, self.quit_end_s):
             time.sleep(_PAUSE_S)
 
     def _is_writing(self) -> bool:
