@@ -48,6 +48,28 @@ def test_a_program_that_hangs_at_its_end_is_ended_in_time(tmp_path, hangs):
     assert stops(run)[0]["lost_steps"] == 0
 
 
+def test_one_that_catches_its_end_and_goes_on_has_the_status_of_its_real_end(tmp_path):
+    body = """
+    import atexit
+    ckpt = make()
+    try:
+        for count in range(20):
+            ckpt.step()
+        ckpt.stop("a short time", grace_s=3)
+        print("ready", flush=True)
+        ckpt.step()
+    except SystemExit:
+        pass
+    time.sleep(4)
+    atexit.register(time.sleep, 3)
+    """
+
+    with program(tmp_path / "run", body) as process:
+        status, error = ended(process)
+
+    assert status == 0, error
+
+
 def test_one_that_hangs_in_lines_of_its_own_is_ended_in_time_by_the_next_signal(tmp_path):
     body = """
     ckpt = make(grace='2 s')

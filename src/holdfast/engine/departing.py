@@ -40,6 +40,7 @@ class _Departing:
         self._end_s = time.monotonic() + left_s
         self._told_s = math.inf
         self._dropped_s = math.inf
+        self._is_caught = False
         self._ticket = weakref.ref(ticket, self._note_dropped)
         self._last_call = LastCall(self._left_s, lambda: 0.0, self._end_if_leaving)
         self._last_call.start()
@@ -63,12 +64,17 @@ class _Departing:
     def is_leaving(self) -> bool:
         """Whether it was not caught on its way."""
         is_under_way = self._ticket() is not None or time.monotonic() < self._dropped_s + _HANDED_OVER_S
-        return is_under_way or _is_main_over()
+        if not is_under_way and not _is_main_over():
+            self._is_caught = True  # for good: the program will end some day, and with a status of its own
+        return not self._is_caught
 
     def _note_dropped(self, _: object) -> None:
         self._dropped_s = time.monotonic()
 
     def _left_s(self) -> float | None:
+        if not self.is_leaving():
+            self._last_call.close()
+            return None
         # While the program's own lines still run, only a signal that came since can end it: it would have before, too.
         end_s = min(self._told_s, self._end_s) if _is_main_over() else self._told_s
         return None if end_s == math.inf else end_s - time.monotonic()
