@@ -24,6 +24,17 @@ def test_a_program_that_hangs_is_ended_and_started_again(supervise: Supervise) -
     assert "start 2 from 10" in job.out.read_text()
 
 
+@pytest.mark.slow
+def test_one_that_hangs_is_not_done_whatever_status_it_ends_with_when_it_is_ended(supervise: Supervise) -> None:
+    command = counting(steps=20, hang_at=10, starts=[1], quits=True)
+    job = supervise("--hang", "12", "--backoff", "0", command=command)
+
+    assert job.end() == 0
+
+    assert job.attempts() == ["no step for 12 s, ended; has more to do (status 85); again at once", "done"]
+    assert "start 2 from 10" in job.out.read_text()
+
+
 def test_one_that_is_deaf_as_well_is_killed(supervise: Supervise) -> None:
     command = counting(steps=20, hang_at=10, starts=[1], deaf=["SIGTERM"])
     job = supervise("--hang", "2", "--grace", "0.2", "--backoff", "0", command=command)
