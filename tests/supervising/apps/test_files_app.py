@@ -496,6 +496,25 @@ def test_what_a_command_was_asked_for_and_came_back_with_is_saved_at_once(tmp_pa
     program.app.close()
 
 
+def test_what_a_command_wrote_that_had_the_program_stop_is_saved_and_gone_on_from(tmp_path: Path) -> None:
+    recipe = IN_PLACE + '[stop]\ncommands = [["sh", "-c", "echo step 20 >> log.txt; echo whole > state.bin"]]\n'
+    program = Program(tmp_path, recipe)
+    program.app.begin()
+    program.write(10)
+    program.pass_by(3)
+
+    program.app.ask_to_stop(_PID)
+    program.app.end(143)
+    program.app.close()
+    program.app = program.new_app(recipe)
+    command = program.app.begin()
+
+    assert program.steps() == [10, 20]
+    assert program.state() == b"whole\n"
+    assert command == [*SOLVER, "--from", "state.bin"]
+    program.app.close()
+
+
 def test_the_journal_of_the_run_tells_of_a_stop(program: Program) -> None:
     program.app.begin()
     program.write(10)

@@ -98,9 +98,13 @@ class FilesApp:
 
     def ask_to_stop(self, pid: int) -> bool:
         self._is_asked = True
-        if self._recipe.stop is None:
+        rule = self._recipe.stop
+        if rule is None:
             return False
-        return ask(self._recipe.stop, self._line, pid=pid, folder=self._folder, known=self._words())
+        is_told = ask(rule, self._line, pid=pid, folder=self._folder, known=self._words())
+        if is_told and rule.commands:
+            self._save_new()  # as above
+        return is_told
 
     def end(self, status: int) -> Ending:
         self._progress.read(whole=True)
