@@ -100,3 +100,21 @@ def test_the_time_in_which_a_job_is_suspended_does_not_count(supervise: Supervis
     assert job.end() == 85
     assert job.attempts() == ["has more to do (status 85), after SIGTERM"]
     assert "no step" not in job.log.read_text()
+
+
+@pytest.mark.slow
+def test_nor_does_the_time_in_which_it_was_halted_at_the_terminal(supervise: Supervise) -> None:
+    # Halted by the terminal's signal can only be what has a shell that could wake it.
+    job = supervise("--hang", "12", command=counting(hang_at=10), start_new_session=False, process_group=0)
+    job.wait_for("hangs")
+    time.sleep(1.5)  # until its last step was seen
+
+    job.send(signal.SIGTSTP)
+    time.sleep(12.2)  # longer than it may take for a step
+    job.send(signal.SIGCONT)
+    time.sleep(2)  # in which it would be found to hang
+    job.send(signal.SIGTERM)
+
+    assert job.end() == 85
+    assert job.attempts() == ["has more to do (status 85), after SIGTERM"]
+    assert "no step" not in job.log.read_text()
