@@ -389,6 +389,21 @@ def test_a_run_with_files_of_another_program_is_refused(program: Program) -> Non
         program.app.begin()
 
 
+def test_a_checkpoint_that_lacks_a_file_that_the_recipe_wants_by_now_does_not_start_the_program_over(
+    program: Program,
+) -> None:
+    program.after(10)
+    program.app.close()
+    program.write(20, b"torn")
+    program.write(20, b"torn", name="grid.bin")
+    program.app = program.new_app(IN_PLACE.replace('["state.bin"]', '["state.bin", "grid.bin"]'))
+
+    with pytest.raises(RestoreError, match=r"step 10 lacks grid\.bin, which the recipe wants"):
+        program.app.begin()
+
+    assert program.state() == b"torn"  # it is where it was
+
+
 def test_outputs_that_are_too_large_together_are_left_out_and_the_checkpoint_says_so(tmp_path: Path) -> None:
     program = Program(tmp_path, IN_PLACE.replace("keep = 5", "keep = 5\nalso_max_bytes = 5"))
     program.after(10)
