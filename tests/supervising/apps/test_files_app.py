@@ -500,6 +500,21 @@ def test_the_program_is_asked_for_a_checkpoint_by_a_file_as_often_as_the_recipe_
     program.app.close()
 
 
+def test_a_program_that_is_asked_more_often_than_it_may_be_copied_is_copied_all_the_same(tmp_path: Path) -> None:
+    recipe = IN_PLACE.replace("keep = 5", 'keep = 5\npause = "20 min"')
+    program = Program(tmp_path, recipe + '[ask]\ntouch = "CHECKPOINT"\nevery = "10 min"\n')
+    program.app.begin()
+
+    for minute in range(60):
+        if (tmp_path / "CHECKPOINT").exists():
+            (tmp_path / "CHECKPOINT").unlink()
+            program.write(minute)
+        program.pass_by(60)
+
+    assert program.steps() == [10, 30, 50]
+    program.app.close()
+
+
 def test_what_a_command_was_asked_for_and_came_back_with_is_saved_at_once(tmp_path: Path) -> None:
     recipe = IN_PLACE + '[ask]\ncommands = [["sh", "-c", "echo whole > state.bin"]]\nevery = "10 min"\n'
     program = Program(tmp_path, recipe)
