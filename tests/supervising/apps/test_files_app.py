@@ -315,6 +315,20 @@ def test_the_end_says_done_only_by_what_this_attempt_wrote(tmp_path: Path) -> No
     program.app.close()
 
 
+@pytest.mark.parametrize("rule", ["total = 100\n", "[end]\ndone = '^step 100$'\n"])
+def test_a_program_that_does_not_end_its_last_line_is_done_all_the_same(tmp_path: Path, rule: str) -> None:
+    program = Program(tmp_path, IN_PLACE.replace("total = 100\n", rule))
+    program.app.begin()
+    program.write(90)
+    with open(tmp_path / "log.txt", "a") as log:
+        log.write("step 100")
+
+    ending = program.app.end(0)
+
+    assert (ending.outcome, ending.step) == ("done", 100)
+    program.app.close()
+
+
 def test_a_program_that_says_that_it_was_stopped_is_not_done_whatever_its_step_and_status(tmp_path: Path) -> None:
     program = Program(tmp_path, IN_PLACE + "[end]\nagain = '^stopped'\n")
     program.app.begin()

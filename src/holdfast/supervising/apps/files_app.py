@@ -108,7 +108,7 @@ class FilesApp:
         return is_told
 
     def end(self, status: int) -> Ending:
-        self._progress.read(whole=True)
+        self._progress.end(status)
         is_orderly = self._progress.is_orderly(status, restart_status=self._restart_status)
         found = self._files.now()
         if found is not None and not is_orderly and not self._files.is_sound(found):
