@@ -2,7 +2,7 @@
 
 What it is to do comes as JSON: `steps` in all, `crash_at` a step (with `status`), `hang_at` a step, `pause_s` between
 steps, `deaf` to these signals, `careless` of these, `silent` without beats, `slow_end_s` between its last words and its
-end, `starts` on which `crash_at` and `hang_at` hold.
+end, `quits` with status 0 and without a word when it is to stop, `starts` on which `crash_at` and `hang_at` hold.
 """
 
 import json
@@ -36,8 +36,8 @@ def main() -> None:
             signal.signal(signal.Signals[name], signal.SIG_IGN if is_deaf else stop)
     total = WISHES.get("steps", 1_000_000)
     folder = None if WISHES.get("silent") else os.environ.get("HOLDFAST_BEATS")
-    run = os.path.abspath("run")
-    beats = Beats(folder, lambda: Beat(os.getpid(), run, starts, step, step, total, stopping, first))
+    run, quits = os.path.abspath("run"), WISHES.get("quits", False)
+    beats = Beats(folder, lambda: Beat(os.getpid(), run, starts, step, step, total, "" if quits else stopping, first))
     beats.start()
     print("start", starts, "from", step, "restarts", os.environ.get("HOLDFAST_RESTARTS"), flush=True)
     is_bad = starts in WISHES.get("starts", range(1000))
@@ -49,7 +49,7 @@ def main() -> None:
                 signal.signal(signal.Signals[name], signal.SIG_DFL)  # as Python does when it ends
             print("saved after", stopping, flush=True)
             time.sleep(WISHES.get("slow_end_s", 0.0))
-            raise SystemExit(85)
+            raise SystemExit(0 if quits else 85)
         if is_bad and step == WISHES.get("crash_at"):
             COUNT.write_text(str(WISHES.get("save_at_crash", step)))
             beats.close()

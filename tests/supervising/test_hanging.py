@@ -24,6 +24,17 @@ def test_a_program_that_hangs_is_ended_and_started_again(supervise: Supervise) -
     assert "start 2 from 10" in job.out.read_text()
 
 
+@pytest.mark.slow
+def test_one_that_hangs_is_not_done_whatever_status_it_ends_with_when_it_is_ended(supervise: Supervise) -> None:
+    command = counting(steps=20, hang_at=10, starts=[1], quits=True)
+    job = supervise("--hang", "12", "--backoff", "0", command=command)
+
+    assert job.end() == 0
+
+    assert job.attempts() == ["no step for 12 s, ended; has more to do (status 85); again at once", "done"]
+    assert "start 2 from 10" in job.out.read_text()
+
+
 def test_one_that_is_deaf_as_well_is_killed(supervise: Supervise) -> None:
     command = counting(steps=20, hang_at=10, starts=[1], deaf=["SIGTERM"])
     job = supervise("--hang", "2", "--grace", "0.2", "--backoff", "0", command=command)
@@ -84,6 +95,24 @@ def test_the_time_in_which_a_job_is_suspended_does_not_count(supervise: Supervis
     time.sleep(12.2)  # longer than it may take for a step
     for pid in both:
         os.kill(pid, signal.SIGCONT)
+    job.send(signal.SIGTERM)
+
+    assert job.end() == 85
+    assert job.attempts() == ["has more to do (status 85), after SIGTERM"]
+    assert "no step" not in job.log.read_text()
+
+
+@pytest.mark.slow
+def test_nor_does_the_time_in_which_it_was_halted_at_the_terminal(supervise: Supervise) -> None:
+    # Halted by the terminal's signal can only be what has a shell that could wake it.
+    job = supervise("--hang", "12", command=counting(hang_at=10), start_new_session=False, process_group=0)
+    job.wait_for("hangs")
+    time.sleep(1.5)  # until its last step was seen
+
+    job.send(signal.SIGTSTP)
+    time.sleep(12.2)  # longer than it may take for a step
+    job.send(signal.SIGCONT)
+    time.sleep(2)  # in which it would be found to hang
     job.send(signal.SIGTERM)
 
     assert job.end() == 85

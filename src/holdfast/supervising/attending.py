@@ -140,6 +140,8 @@ class Attendant:
             if not arrival.from_terminal:
                 self._children.send_to_all(signal.SIGTSTP)
             self._arrivals.stop_ourselves()
+            if self._watch is not None:
+                self._watch.woken(self._clock.monotonic_s())
         elif arrival.number == signal.SIGCONT:
             self._children.send_to_all(signal.SIGCONT)
 

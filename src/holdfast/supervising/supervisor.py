@@ -96,8 +96,9 @@ class Supervisor:
         stopped_by = self._attendant.stopped_by
         ending = Ending("failed", status) if error is not None else self._app.end(status)
         watch.look(self._clock.monotonic_s(), ending.step)
-        if ending.outcome == "done" and watch.progress.stopping:
-            # I8: a pipeline has the status of its last part, and so hides that of the program.
+        if ending.outcome == "done" and (watch.progress.stopping or self._is_hung):
+            # I8: a pipeline has the status of its last part, and so hides that of the program. One that hung was ended
+            # by us: many programs take SIGTERM for an orderly end.
             ending = ending._replace(outcome="again", status=self._plan.restart_status)
         tried = Tried(
             ending.outcome,

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from holdfast.core.errors import UsageError
 from holdfast.supervising.app import App
-from holdfast.supervising.apps import find_app
+from holdfast.supervising.apps import criu_process, find_app
+from tests.background.rig import until
 from tests.supervising.apps.driving import attempt
+from tests.supervising.test_terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +27,7 @@ with open("counted.txt", "a") as file:
 print("counted")
 sys.exit(int(sys.argv[2]))
 """
+_DEADLINE_S = 120.0
 
 
 @pytest.fixture
@@ -123,6 +127,35 @@ def test_a_program_that_criu_cannot_bring_back_has_failed_with_what_criu_says(fo
     assert (ended.outcome, ended.status) == ("failed", 79)
     assert "CRIU could not bring it back" in ended.why
     assert "Error" in ended.why
+
+
+def test_ctrl_c_has_a_restored_program_dumped_as_it_has_one_that_was_started(folder: Path, criu: Path) -> None:
+    ours = [sys.executable, "-m", "holdfast", "run", "--plain", "--app", "criu", "--run", "kept", "--on-85", "exit"]
+    statuses = []
+
+    for past in (20, 100):
+        terminal = Terminal()
+        run = subprocess.Popen(  # type: ignore[call-overload]
+            [*ours, "--", sys.executable, "count.py", "5000", "0"], cwd=folder, **terminal.popen()
+        )
+        until(lambda past=past: len(counted(folder)) > past)
+        terminal.type("\x03")
+        statuses.append(run.wait(_DEADLINE_S))
+        os.close(terminal.ours)
+        os.close(terminal.theirs)
+
+    assert statuses == [85, 85]
+    assert "KeyboardInterrupt" not in (folder / "output.txt").read_text()
+
+
+def test_a_program_hears_all_signals_that_it_would_hear_alone(folder: Path) -> None:
+    waiter = [sys.executable, "-m", criu_process.__name__, "start", str(folder / "output.txt")]
+
+    subprocess.run([*waiter, "grep", "SigIgn", "/proc/self/status"], check=True, start_new_session=True)
+
+    ignored = int((folder / "output.txt").read_text().split()[1], 16)
+    assert not ignored >> (signal.SIGPIPE - 1) & 1
+    assert not ignored >> (signal.SIGXFSZ - 1) & 1
 
 
 def test_a_criu_that_is_not_there_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,20 @@ def test_the_end_says_done_only_by_what_this_attempt_wrote(tmp_path: Path) -> No
     program.app.close()
 
 
+@pytest.mark.parametrize("rule", ["total = 100\n", "[end]\ndone = '^step 100$'\n"])
+def test_a_program_that_does_not_end_its_last_line_is_done_all_the_same(tmp_path: Path, rule: str) -> None:
+    program = Program(tmp_path, IN_PLACE.replace("total = 100\n", rule))
+    program.app.begin()
+    program.write(90)
+    with open(tmp_path / "log.txt", "a") as log:
+        log.write("step 100")
+
+    ending = program.app.end(0)
+
+    assert (ending.outcome, ending.step) == ("done", 100)
+    program.app.close()
+
+
 def test_a_program_that_says_that_it_was_stopped_is_not_done_whatever_its_step_and_status(tmp_path: Path) -> None:
     program = Program(tmp_path, IN_PLACE + "[end]\nagain = '^stopped'\n")
     program.app.begin()
@@ -387,6 +401,21 @@ def test_a_run_with_files_of_another_program_is_refused(program: Program) -> Non
 
     with pytest.raises(UsageError, match=r"other files than this command writes: state\.bin"):
         program.app.begin()
+
+
+def test_a_checkpoint_that_lacks_a_file_that_the_recipe_wants_by_now_does_not_start_the_program_over(
+    program: Program,
+) -> None:
+    program.after(10)
+    program.app.close()
+    program.write(20, b"torn")
+    program.write(20, b"torn", name="grid.bin")
+    program.app = program.new_app(IN_PLACE.replace('["state.bin"]', '["state.bin", "grid.bin"]'))
+
+    with pytest.raises(RestoreError, match=r"step 10 lacks grid\.bin, which the recipe wants"):
+        program.app.begin()
+
+    assert program.state() == b"torn"  # it is where it was
 
 
 def test_outputs_that_are_too_large_together_are_left_out_and_the_checkpoint_says_so(tmp_path: Path) -> None:
@@ -485,6 +514,21 @@ def test_the_program_is_asked_for_a_checkpoint_by_a_file_as_often_as_the_recipe_
     program.app.close()
 
 
+def test_a_program_that_is_asked_more_often_than_it_may_be_copied_is_copied_all_the_same(tmp_path: Path) -> None:
+    recipe = IN_PLACE.replace("keep = 5", 'keep = 5\npause = "20 min"')
+    program = Program(tmp_path, recipe + '[ask]\ntouch = "CHECKPOINT"\nevery = "10 min"\n')
+    program.app.begin()
+
+    for minute in range(60):
+        if (tmp_path / "CHECKPOINT").exists():
+            (tmp_path / "CHECKPOINT").unlink()
+            program.write(minute)
+        program.pass_by(60)
+
+    assert program.steps() == [10, 30, 50]
+    program.app.close()
+
+
 def test_what_a_command_was_asked_for_and_came_back_with_is_saved_at_once(tmp_path: Path) -> None:
     recipe = IN_PLACE + '[ask]\ncommands = [["sh", "-c", "echo whole > state.bin"]]\nevery = "10 min"\n'
     program = Program(tmp_path, recipe)
@@ -493,6 +537,25 @@ def test_what_a_command_was_asked_for_and_came_back_with_is_saved_at_once(tmp_pa
     program.pass_by(601)
 
     assert len(program.steps()) == 1
+    program.app.close()
+
+
+def test_what_a_command_wrote_that_had_the_program_stop_is_saved_and_gone_on_from(tmp_path: Path) -> None:
+    recipe = IN_PLACE + '[stop]\ncommands = [["sh", "-c", "echo step 20 >> log.txt; echo whole > state.bin"]]\n'
+    program = Program(tmp_path, recipe)
+    program.app.begin()
+    program.write(10)
+    program.pass_by(3)
+
+    program.app.ask_to_stop(_PID)
+    program.app.end(143)
+    program.app.close()
+    program.app = program.new_app(recipe)
+    command = program.app.begin()
+
+    assert program.steps() == [10, 20]
+    assert program.state() == b"whole\n"
+    assert command == [*SOLVER, "--from", "state.bin"]
     program.app.close()
 
 

@@ -28,6 +28,45 @@ def test_a_line_that_is_not_finished_is_read_when_it_is(log: Path) -> None:
     assert (early, follower.last("step")) == ("1", "23")
 
 
+def test_at_the_end_of_a_program_the_last_line_counts_without_an_end_too(log: Path) -> None:
+    follower = Follower(str(log), STEP)
+    log.write_text("step 1\nstep 2")
+    follower.read()
+    early = follower.last("step")
+
+    follower.read(whole=True, is_torn=False)
+
+    assert (early, follower.last("step")) == ("1", "2")
+
+
+def test_the_number_in_a_line_in_whose_middle_the_program_was_killed_does_not_count(log: Path) -> None:
+    follower = Follower(str(log), STEP)
+    log.write_text("step 99\nstep 10")
+
+    follower.read(whole=True)
+
+    assert follower.last("step") == "99"
+
+
+@pytest.mark.parametrize("more", ["\n", "\nstep 1\n", " and begun again\n"])
+def test_a_mark_in_an_unfinished_line_of_the_attempt_before_is_not_new_when_the_line_goes_on(
+    log: Path, more: str
+) -> None:
+    follower = Follower(str(log), STEP, marks=MARK)
+    log.write_text("step 1\nstopped")
+    follower.begin()
+    log.write_text(f"step 1\nstopped{more}")
+
+    follower.read()
+    early = follower.is_new("stopped")
+    follower.read(whole=True)
+    late = follower.is_new("stopped")
+    log.write_text(f"step 1\nstopped{more}stopped")
+    follower.read(whole=True)
+
+    assert (early, late, follower.is_new("stopped")) == (False, False, True)
+
+
 def test_a_log_of_many_blocks_is_read_to_its_end_and_a_match_never_spans_two_lines(log: Path) -> None:
     filler = "something else that is said\n" * 40_000
     log.write_text(f"step 1\n{filler}step 2\n{filler}step\n3\nstep 4")

@@ -107,7 +107,7 @@ def built_in(name: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
         ("gmx mdrun -cpo a -maxh 2 -cpt 1", "a.cpt", "gmx mdrun -cpo a -maxh 2 -cpt 1 -cpi a.cpt"),
         ("gmx mdrun -cpt 1 -deffnm a[1]*", "a[1]*.cpt", "gmx mdrun -cpt 1 -deffnm a[1]* -cpi a[1]*.cpt"),
         ("mpirun -n 2 gmx_mpi mdrun -cpt 1", "state.cpt", "mpirun -n 2 gmx_mpi mdrun -cpt 1 -cpi state.cpt"),
-        ("mdrun_mpi -cpt 1 -cpi own.cpt", "state.cpt", "mdrun_mpi -cpt 1 -cpi own.cpt"),
+        ("mdrun_mpi -cpi own.cpt -cpt 1", "state.cpt", "mdrun_mpi -cpt 1 -cpi state.cpt"),
     ],
 )
 def test_mdrun_goes_on_from_the_checkpoint_that_its_options_name(
@@ -165,6 +165,33 @@ def test_a_restart_may_be_another_command_with_all_the_files_in_it(tmp_path: Pat
 
     assert line.start({}) == ["launch", "-q", "solve", "a.in"]
     assert line.restart(["a.ckpt", "b.ckpt"], {"port": "7"}) == ["resume", "a.ckpt", "b.ckpt", "--port", "7"]
+
+
+@pytest.mark.parametrize(
+    ("given", "restarted"),
+    [
+        ("-in in.melt -var restart equil.restart -log a", "-in in.melt -log a -var restart melt.restart"),
+        ("-var restart a -in in.melt -var restart b", "-in in.melt -var restart melt.restart"),
+        ("-var seed 7 -in in.melt", "-var seed 7 -in in.melt -var restart melt.restart"),
+        ("-var restart -in in.melt", "-in in.melt -var restart melt.restart"),
+        ("-var restart melt.restart", "-var restart melt.restart"),
+    ],
+)
+def test_what_the_user_would_have_the_program_go_on_from_counts_for_the_beginning_only(
+    given: str, restarted: str, tmp_path: Path
+) -> None:
+    recipe = recipe_of('[restart]\nadd = [["-var", "restart", "{newest}"]]\n')
+    line = CommandLine(["lmp", *given.split()], recipe, folder=str(tmp_path), name="lammps")
+
+    assert line.start({}) == ["lmp", *given.split()]
+    assert line.restart(["melt.restart"], {}) == ["lmp", *restarted.split()]
+
+
+def test_an_option_of_the_user_stays_where_the_recipe_has_another_for_every_start(tmp_path: Path) -> None:
+    recipe = recipe_of('[start]\nadd = [["-cpt", "5"]]\n[restart]\nadd = [["--again"], ["-r", "{newest}"]]\n')
+    line = CommandLine(["solve", "-cpt", "15", "--again", "a.in"], recipe, folder=str(tmp_path), name="x")
+
+    assert line.restart(["a.chk"], {}) == ["solve", "-cpt", "15", "--again", "a.in", "-r", "a.chk"]
 
 
 def test_a_word_may_be_what_a_file_says(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command of the user, and what a recipe makes of it: names of files found in it, options added, restarts."""
 
 import glob
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from holdfast.supervising.apps.recipe import Recipe, Word
 
 __all__ = ["CommandLine"]
 
+_log = logging.getLogger("holdfast")
 _BRACES = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _MAX_FILE_BYTES = 256
 
@@ -78,17 +80,27 @@ class CommandLine:
             words = [files if word == "{files}" else [self.fill(word, known) or word] for word in rules.command]
             return [word for group in words for word in group]
         before = rules.before or self._recipe.start.before
-        return [*before, *self._with_options([*self._recipe.start.add, *rules.add], known)]
+        return [*before, *self._with_options(self._recipe.start.add, known, instead=rules.add)]
 
-    def _with_options(self, groups: Sequence[Sequence[str]], more: Mapping[str, str]) -> list[str]:
-        added: list[str] = []
-        for group in groups:
+    def _with_options(
+        self, groups: Sequence[Sequence[str]], more: Mapping[str, str], *, instead: Sequence[Sequence[str]] = ()
+    ) -> list[str]:
+        """The command with those that the user has not given, and with those that count instead of his."""
+        options, added = self._options, list[str]()
+        for group, is_instead in [*((group, False) for group in groups), *((group, True) for group in instead)]:
             # With a value that names something, as in -var NAME VALUE, both words have to be there to count as given.
             given = group[:-1] if len(group) > 2 else group[:1]
             filled = self.fill_all(group, more)
-            if filled is not None and not _holds(self._options, given):
+            if filled is None:
+                continue
+            if is_instead and len(group) > 1:
+                # I12: what he named is where it began, and not where it goes on.
+                if _holds(options, given) and not _holds(options, filled):
+                    _log.warning("%s counts instead of what the command says", " ".join(filled))
+                options = _without(options, given)
+            if not _holds(options, given):
                 added += filled
-        return [*self._command, *added]
+        return [*self._command[: self._behind], *options, *added]
 
     def _value(self, rule: Word) -> str | None:
         value = self._option(rule.option) if rule.option else None
@@ -126,6 +138,20 @@ def _find_behind(command: Sequence[str], word: str, name: str) -> int:
         if os.path.basename(given).startswith(word):
             return index + 1
     raise UsageError(f"{name}: the command has no {word!r}: {' '.join(command)}", hint=f"for example: gmx {word} …")
+
+
+def _without(words: Sequence[str], option: Sequence[str]) -> list[str]:
+    """The words without that option, wherever it is, and the value behind it."""
+    left, at = list[str](), 0
+    while at < len(words):
+        if list(words[at : at + len(option)]) != list(option):
+            left.append(words[at])
+            at += 1
+            continue
+        at += len(option)
+        if at < len(words) and not words[at].startswith("-"):
+            at += 1
+    return left
 
 
 def _holds(words: Sequence[str], part: Sequence[str]) -> bool:

@@ -42,6 +42,8 @@ def _start(output: str, command: Sequence[str]) -> int:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # which this Python ignores, and the program would have inherited
     try:
         os.execvp(command[0], list(command))  # noqa: S606  the user's own command
     except OSError as error:
@@ -50,6 +52,9 @@ def _start(output: str, command: Sequence[str]) -> int:
 
 
 def _restore(criu: str, images: str) -> int:
+    if os.getpgrp() != os.getpid():
+        # What is typed at the terminal is for the supervisor, which dumps the program: it must not die before.
+        os.setpgid(0, 0)
     command = [criu, "restore", "--images-dir", images, "--log-file", RESTORE_LOG, "--pidfile", PID_NAME]
     # As our child and not CRIU's, which would end with status 0 whatever the program ends with.
     command += ["--shell-job", "--file-locks", "--restore-detached", "--restore-sibling"]

@@ -63,7 +63,7 @@ class FilesApp:
         self._whole: Found | None = None
         self._doubted: Found | None = None
         self._is_asked = self._is_done = self._has_failed = False
-        self._moved_s = self._clock.monotonic_s()
+        self._copied_s = self._asked_s = self._clock.monotonic_s()
 
     def begin(self) -> Sequence[str]:
         saved = self._run.begin()
@@ -72,7 +72,7 @@ class FilesApp:
         )
         self._progress.begin()  # the log may be among what was brought back
         self._is_asked = self._has_failed = False
-        self._moved_s = self._clock.monotonic_s()
+        self._copied_s = self._asked_s = self._clock.monotonic_s()
         self._saved = self._whole = chosen.found
         if chosen.found is None:
             self._progress.start_from(None)
@@ -86,24 +86,29 @@ class FilesApp:
         self._progress.read()
         found = self._files.settled()
         pause_s = max(self._recipe.checkpoint.pause_s, _RETRY_S if self._has_failed else 0.0)
-        is_early = self._clock.monotonic_s() - self._moved_s < pause_s
+        is_early = self._clock.monotonic_s() - self._copied_s < pause_s
         if found is not None and found != self._saved and not is_early:
             self._save(found)
         rule = self._recipe.ask
-        if rule is not None and rule.every_s and self._clock.monotonic_s() - self._moved_s >= rule.every_s:
-            self._moved_s = self._clock.monotonic_s()
+        since_s = self._clock.monotonic_s() - max(self._copied_s, self._asked_s)
+        if rule is not None and rule.every_s and since_s >= rule.every_s:
+            self._asked_s = self._clock.monotonic_s()
             if ask(rule, self._line, pid=pid, folder=self._folder, known=self._words()) and rule.commands:
                 self._save_new()  # the command has come back: they are whole
         return self._progress.step
 
     def ask_to_stop(self, pid: int) -> bool:
         self._is_asked = True
-        if self._recipe.stop is None:
+        rule = self._recipe.stop
+        if rule is None:
             return False
-        return ask(self._recipe.stop, self._line, pid=pid, folder=self._folder, known=self._words())
+        is_told = ask(rule, self._line, pid=pid, folder=self._folder, known=self._words())
+        if is_told and rule.commands:
+            self._save_new()  # as above
+        return is_told
 
     def end(self, status: int) -> Ending:
-        self._progress.read(whole=True)
+        self._progress.end(status)
         is_orderly = self._progress.is_orderly(status, restart_status=self._restart_status)
         found = self._files.now()
         if found is not None and not is_orderly and not self._files.is_sound(found):
@@ -133,7 +138,7 @@ class FilesApp:
     def _save(self, found: Found) -> None:
         """Copy them into the run. A failure is told, and does not stop the program (I7)."""
         self._saved = self._whole = found
-        self._moved_s = self._clock.monotonic_s()
+        self._copied_s = self._clock.monotonic_s()
         beside, left_out = self._files.beside()
         note = f"without {', '.join(left_out)}"[:200] if left_out else ""
         try:

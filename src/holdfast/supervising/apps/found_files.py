@@ -71,7 +71,7 @@ class FoundFiles:
             newest = max(stamps, key=lambda name: stamps[name][2])
             return Found((newest,), (stamps[newest],))
         names = [name for pattern in self._patterns for name in stamps if _fits(name, pattern)]
-        if not all(any(_fits(name, pattern) for name in stamps) for pattern in self._patterns):
+        if self.lacking(names):
             return None
         return Found(tuple(dict.fromkeys(names)), tuple(stamps[name] for name in dict.fromkeys(names)))
 
@@ -123,6 +123,12 @@ class FoundFiles:
     def is_state(self, name: str) -> bool:
         """Whether it is one that a restart needs, by its name."""
         return any(_fits(name, pattern) for pattern in self._patterns)
+
+    def lacking(self, names: Sequence[str]) -> list[str]:
+        """The patterns without which these are no checkpoint."""
+        if self._rules.newest and names:
+            return []
+        return [pattern for pattern in self._patterns if not any(_fits(name, pattern) for name in names)]
 
     def later_than(self, mtime_ns: int) -> list[str]:
         """Those that were written after that moment."""

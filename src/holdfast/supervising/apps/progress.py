@@ -53,9 +53,13 @@ class Progress:
         """Of the checkpoint that the attempt goes on from."""
         self._began = self._saved = step
 
-    def read(self, *, whole: bool = False) -> None:
+    def read(self) -> None:
         """Look what the program has written since."""
-        self._log.read(whole=whole)
+        self._log.read()
+
+    def end(self, status: int) -> None:
+        """It has ended with that status: look at all that it has written."""
+        self._log.read(whole=True, is_torn=status > _MAX_OWN_STATUS)
 
     @property
     def step(self) -> int | None:

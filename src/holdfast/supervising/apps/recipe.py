@@ -103,7 +103,7 @@ class StartRules(_Table, frozen=True):
     before: tuple[str, ...] = ()
     """In front of the user's command."""
     add: tuple[tuple[str, ...], ...] = ()
-    """Each an option and its value, added where the user has not given it and all its words are known."""
+    """Each an option and its value, added where all its words are known; in [start], if the user has not given it."""
     command: tuple[str, ...] = ()
     """Instead of the user's command."""
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import RestoreError, UsageError
 from holdfast.engine.file_state import SavedFile
 from holdfast.supervising.apps.file_run import FileRun, Saved
 from holdfast.supervising.apps.found_files import Found, FoundFiles
@@ -77,6 +77,12 @@ def _bring_back(run: FileRun, saved: Saved, files: FoundFiles, folder: str, want
     step = saved.checkpoint.step
     # What is newer must not be taken for it; what is in its place is damaged.
     newer = files.later_than(max(saved.files[name].mtime_ns for name in wanted))
+    lacking = files.lacking([*wanted, *(name for name in files.all_matching() if name not in newer)])
+    if lacking:  # I12: the program would start from scratch
+        raise RestoreError(
+            f"{run.path}: the checkpoint of step {step} lacks {', '.join(lacking)}, which the recipe wants",
+            hint="use the recipe that the run was made with, or give the command a run of its own: --run",
+        )
     files.put_aside([name for name in dict.fromkeys([*newer, *wanted]) if not _is_same_in(folder, name, saved)])
     others = [name for name in saved.files if name not in wanted]
     _bring_outputs(run, saved, folder, others, growing=set(files.growing()))
