@@ -7,6 +7,7 @@ ever imported (I10).
 import collections
 import math
 import pickle
+import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
@@ -280,7 +281,7 @@ class Builder:
     def _deque(self, node: Node, path: str, like: object, depth: int) -> Any:
         maxlen = field(node, "maxlen", int) if "maxlen" in node else None
         nodes = field(node, "of", list)
-        if maxlen is not None and (maxlen < len(nodes) or maxlen >= 1 << 62):
+        if maxlen is not None and (maxlen < len(nodes) or maxlen > sys.maxsize):
             raise malformed(node, "maxlen to be at least the number of elements")
         return self.assemble(
             lambda values: collections.deque(values, maxlen), self._elements(nodes, path, like, depth), like
@@ -316,7 +317,7 @@ class Builder:
             return None
 
     def _object_array(self, node: Node, path: str, like: object, depth: int) -> Any:
-        shape = int_list(node, "shape", MAX_NDIM, lambda length: 0 <= length < 1 << 40)
+        shape = int_list(node, "shape", MAX_NDIM, lambda length: 0 <= length < 1 << 63)
         nodes = field(node, "of", list)
         if math.prod(shape) != len(nodes):
             raise malformed(node, f"{math.prod(shape)} elements for the shape {shape}, found {len(nodes)}")

@@ -17,6 +17,10 @@ from holdfast.format.nodes import Node
 __all__ = ["LeafCollector"]
 
 
+# Values, not memory: nobody can see that they share it, and readers want all of their bytes in a leaf.
+_NEVER_VIEWS = frozenset(("bytes", "bytearray", "pickle"))
+
+
 class _Pending(msgspec.Struct, frozen=True):
     """An array whose node still lacks its leaf."""
 
@@ -62,13 +66,14 @@ class LeafCollector:
         placed: dict[int, int] = {}
         for index, pending in enumerate(self._pending):
             node, path, array = pending.node, pending.path, pending.array
-            if index not in shared:
+            found = shared.get(index)
+            if found is None or (found[1] is not None and node["kind"] in _NEVER_VIEWS):
                 self._take(path, node, array.dtype, array.carrier, extents[index], index, trees)
                 node["leaf"] = len(self.leaves) - 1
                 self.leaf_of.append(len(self.leaves) - 1)
                 note_order(node, array)
                 continue
-            base, view = shared[index]
+            base, view = found
             if id(base) not in placed:
                 placed[id(base)] = len(self.leaves)
                 self._take_base(base, trees)
