@@ -20,9 +20,10 @@ from holdfast.engine.adapters import (
     target_memory,
 )
 from holdfast.engine.comparing import corresponds, difference_of, takes_all, unlike
-from holdfast.engine.filling import Filling, Target, conflicts, fill_targets
+from holdfast.engine.filling import Filling, Target, fill_targets
 from holdfast.engine.optimizers import load_groups, misfit_slots, needs_groups_only, why_left_alone
 from holdfast.engine.renaming import rename_tree
+from holdfast.engine.ties import conflicts
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.carriers import Refused, array_kind
 from holdfast.format.decode import MISSING, PICKLE_HINT, Builder, Late, settle
