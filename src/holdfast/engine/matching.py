@@ -49,11 +49,17 @@ _HINT_OF_TORCH = (
 
 
 class MatchPlan:
-    """What to read and where to; `apply` then finishes the load. `skipped` says what was left alone."""
+    """What to read and where to; `apply` then finishes the load. `skipped` says what was left alone.
 
-    def __init__(self, filling: Filling, parts: Sequence[Any], skipped: list[str]) -> None:
+    `unknown_classes` are those whose objects become Records, with the first place of each.
+    """
+
+    def __init__(
+        self, filling: Filling, parts: Sequence[Any], *, skipped: list[str], unknown_classes: dict[str, str]
+    ) -> None:
         self.destinations: list[Destination] = filling.destinations
         self.skipped = skipped
+        self.unknown_classes = unknown_classes
         self._steps = filling.steps
         self._parts = parts
 
@@ -91,7 +97,8 @@ def match_state(
         hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else matcher.hint
         message = f"the checkpoint does not fit the program ({len(matcher.problems)} differences), nothing was loaded:"
         raise StateMismatchError(message, problems=matcher.problems, hint=hint)
-    return MatchPlan(fill_targets(matcher.targets, matcher.memory), parts, matcher.skipped)
+    filling = fill_targets(matcher.targets, matcher.memory)
+    return MatchPlan(filling, parts, skipped=matcher.skipped, unknown_classes=matcher.unknown_classes)
 
 
 class _Matcher(Builder):
