@@ -4,10 +4,13 @@ import collections
 import copy
 import datetime as dt
 import math
+import pathlib
 import resource
+import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +35,14 @@ ATOMS = st.one_of(
     st.timedeltas(),
     st.builds(np.float32, st.floats(width=32)),
     st.builds(range, st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 5)),
+    st.times(timezones=st.sampled_from([None, dt.UTC])),
+    st.binary(min_size=4097, max_size=4100),
+    st.builds(slice, st.integers(), st.none() | st.integers(), st.none() | st.integers()),
+    st.builds(pathlib.PurePosixPath, st.text(st.characters(exclude_characters="\0"), max_size=5)),
+    st.builds(torch.Size, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=70)),
+    st.sampled_from(
+        [torch.float32, torch.device("cuda:1"), np.dtype("<M8[ns]"), np.dtype([("a", [("b", "S3", (2,))])])]
+    ),
 )
 KEYS = st.recursive(
     st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.binary(), st.floats(allow_nan=False)),
@@ -45,7 +56,7 @@ TREES = st.recursive(
         st.lists(inner, max_size=4).map(tuple),
         st.dictionaries(KEYS, inner, max_size=4),
         st.dictionaries(st.text(), inner, max_size=4).map(collections.OrderedDict),
-        st.lists(inner, max_size=4).map(lambda items: collections.deque(items, maxlen=7)),
+        st.builds(collections.deque, st.lists(inner, max_size=4), st.sampled_from([None, 7, 2**62, sys.maxsize])),
         st.sets(KEYS, max_size=4),
     ),
     max_leaves=20,
