@@ -1,5 +1,6 @@
 """The front class: what a user sees of save, restore, keep and failure."""
 
+import dataclasses
 import enum
 import errno
 import json
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -121,6 +123,61 @@ def test_asking_for_a_step_that_is_not_there_says_what_is(tmp_path):
 
     with open_run(tmp_path) as ckpt, pytest.raises(holdfast.NoCheckpointError, match="7"):
         ckpt.restore(7)
+
+
+class Phase(enum.Enum):
+    WARM = 1
+
+
+class Sample(NamedTuple):
+    number: int
+    phase: Phase
+
+
+@dataclasses.dataclass
+class Note:
+    text: str
+
+
+def test_objects_that_come_back_as_records_are_told_of_once_with_the_remedy(tmp_path, caplog):
+    history = {"kept": [Sample(1, Phase.WARM), Sample(2, Phase.WARM)], "notes": {(Phase.WARM, 1): Note("slow")}}
+    with open_run(tmp_path / "run", {"history": history, "seen": {Phase.WARM}}) as ckpt:
+        ckpt.save(step=1)
+    state = {"history": {}, "seen": set()}
+
+    with open_run(tmp_path / "run", state) as ckpt:
+        ckpt.restore()
+
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    message = warning.getMessage()
+    assert type(state["history"]["kept"][0]) is holdfast.Record
+    assert (
+        message.count("Sample (at history.kept[0])") == message.count("Phase (at ") == message.count("Note (at ") == 1
+    )
+    assert "@holdfast.register" in message
+
+
+def test_classes_that_are_known_only_from_keys_are_told_of_too(tmp_path, caplog):
+    with open_run(tmp_path / "run", {"seen": {Phase.WARM}, "by": {(1, Sample(1, Phase.WARM)): 2}}) as ckpt:
+        ckpt.save(step=1)
+
+    with open_run(tmp_path / "run", {"seen": set(), "by": {}}) as ckpt:
+        ckpt.restore()
+
+    assert "Phase (at seen), " in caplog.text
+    assert "Sample (at by)" in caplog.text
+
+
+def test_objects_whose_class_the_program_shows_are_not_told_of(tmp_path, caplog):
+    with open_run(tmp_path / "run", {"history": [Sample(1, Phase.WARM)], "seen": {Phase.WARM}}) as ckpt:
+        ckpt.save(step=1)
+    state = {"history": [Sample(0, Phase.WARM)], "seen": {Phase.WARM}}
+
+    with open_run(tmp_path / "run", state) as ckpt:
+        ckpt.restore()
+
+    assert state["history"] == [Sample(1, Phase.WARM)]
+    assert "Record" not in caplog.text
 
 
 def test_random_state_continues_where_it_was(tmp_path):

@@ -100,6 +100,17 @@ def test_views_that_are_mostly_holes_are_stored_by_themselves():
     assert np.array_equal(second, range(0, 10, 2))
 
 
+def test_views_that_are_stored_by_themselves_say_which_memory_they_were_part_of():
+    base = np.zeros(10_000)
+
+    encoded = encode_state({"other": np.zeros(1), "v": [base[1000::1000], base[9000:0:-3000]]})
+
+    assert [node["part"] for node in encoded.tree["items"]["v"]] == [
+        {"of": 1, "offset": 0, "strides": [8000]},
+        {"of": 1, "offset": 64_000, "strides": [-24_000]},
+    ]
+
+
 def test_views_that_only_interleave_are_stored_by_themselves():
     base = np.arange(10.0)
 

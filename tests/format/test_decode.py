@@ -101,6 +101,7 @@ PLAIN = [
     frozenset({frozenset({1}), "x"}),
     collections.deque([1, 2, [3]]),
     collections.deque([1, 2], maxlen=2),
+    collections.deque([1], maxlen=sys.maxsize),
     collections.OrderedDict([("b", 1), ("a", 2)]),
     collections.defaultdict(list, {"a": [1]}),
     collections.defaultdict(None, {"a": 1}),
@@ -143,6 +144,8 @@ PLAIN = [
     torch.device("cpu"),
     torch.device("cuda:3"),
     torch.Size([1, 2]),
+    torch.Size([-1, 3, 2**63 - 1]),
+    torch.Size(range(70)),
     [1, {"a": (2, {"b": {3}})}],
 ]
 
@@ -174,6 +177,33 @@ def alike(one, other):
 @pytest.mark.parametrize("value", PLAIN, ids=lambda value: type(value).__name__)
 def test_every_plain_value_comes_back_as_it_was(value):
     assert alike(round_trip(value), value)
+
+
+@pytest.mark.parametrize("data", [bytes(range(256)) * 20, bytearray(range(256)) * 20], ids=["bytes", "bytearray"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda data: [np.frombuffer(data, "f4"), data],
+        lambda data: [data, np.frombuffer(data, "f4")],
+        lambda data: [data, np.frombuffer(data, "u1"), data],
+        lambda data: [np.frombuffer(data, "u1")[10:], np.frombuffer(data, "f4")[:-4], data],
+        lambda data: [np.frombuffer(data, "u1")[::-2], data],
+    ],
+)
+def test_bytes_whose_memory_is_seen_by_arrays_come_back_as_they_were(data, view):
+    values = view(data)
+
+    loaded = round_trip(values)
+
+    for before, after in zip(values, loaded, strict=True):
+        assert type(before) is type(after)
+        assert bytes(before) == bytes(after)
+
+
+def test_the_same_bytes_twice_are_stored_once():
+    data = bytes(5000)
+
+    assert len(store({"a": data, "b": data}).leaves) == 1
 
 
 @pytest.mark.parametrize("pattern", [0x7FF8000000000000, 0x7FF8DEADBEEF0001, 0xFFF0000000000001, 0x7FF0000000000001])
@@ -326,6 +356,21 @@ def test_numpy_generators_go_on_where_they_were(name):
 
     assert loaded.random(3, np.float32).tolist() == generator.random(3, np.float32).tolist()
     assert loaded.normal(size=5).tolist() == generator.normal(size=5).tolist()
+    assert loaded.spawn(1)[0].random() == generator.spawn(1)[0].random()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [5, [], (1, 2**70), range(3), [[1, 2], 3], ["0x1f", "12"], np.arange(4).reshape(2, 2), np.int64(4)],
+    ids=repr,
+)
+def test_a_numpy_generator_of_any_seed_goes_on_and_spawns_as_before(seed):
+    generator = np.random.default_rng(seed)
+    generator.random(3)
+
+    loaded = round_trip(generator)
+
+    assert loaded.random() == generator.random()
     assert loaded.spawn(1)[0].random() == generator.spawn(1)[0].random()
 
 
@@ -581,6 +626,11 @@ HOSTILE = [
     {"kind": "bytes", "base64": "*"},
     {"kind": "bytes", "leaf": 0},
     {"kind": "bytes", "leaf": 2, "view": {}},
+    {"kind": "array", "leaf": 0, "part": 3},
+    {"kind": "array", "leaf": 0, "part": {"of": None, "offset": 0, "strides": [24, 8]}},
+    {"kind": "array", "leaf": 0, "part": {"of": 0, "offset": -1, "strides": [24, 8]}},
+    {"kind": "array", "leaf": 0, "part": {"of": 0, "offset": 0, "strides": [24]}},
+    {"kind": "array", "leaf": 0, "part": {"of": 0, "offset": 0, "strides": [24, 2**70]}},
     {"kind": "str", "base64": "/w=="},
     {"kind": "range", "of": [1, 2, 0]},
     {"kind": "slice", "of": [1]},
@@ -597,7 +647,7 @@ HOSTILE = [
     {"kind": "torch_dtype", "name": "load"},
     {"kind": "torch_dtype", "name": "__class__"},
     {"kind": "torch_device", "name": "nowhere:1"},
-    {"kind": "torch_size", "of": [-1]},
+    {"kind": "torch_size", "of": [2**63]},
     {"kind": "enum", "type": 3, "member": "A"},
     {"kind": "enum", "type": "a.B", "member": 3},
     {"kind": "dataclass", "type": "a.B", "fields": []},

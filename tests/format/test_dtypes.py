@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.core.errors import FormatError
+from holdfast.core.errors import FormatError, StateError
 from holdfast.format.dtypes import (
     carrier_dtype,
     dtype_name,
@@ -14,6 +14,7 @@ from holdfast.format.dtypes import (
     torch_dtype,
     torch_dtype_name,
 )
+from holdfast.format.encode import encode_state
 
 NATIVE = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
 OTHER = [">i4", ">f8", "<f16", "<c32", "S7", "U3", ">U3", "V5", "M8[ns]", "m8[25s]", "M8", ">M8[us]"]
@@ -108,6 +109,29 @@ HOSTILE = [
     ],
     "<M8[lightyears]",
 ]
+
+
+def nested(depth):
+    dtype = np.dtype("f4")
+    for _ in range(depth):
+        dtype = np.dtype([("inner", dtype)])
+    return dtype
+
+
+@pytest.mark.parametrize("depth", range(1, 12))
+def test_a_structure_has_a_name_only_where_the_name_can_be_read(depth):
+    name = dtype_name(nested(depth))
+
+    assert (name is not None) == (depth <= 8)
+    assert name is None or numpy_dtype(freeze_dtype(name)) == nested(depth)
+
+
+@pytest.mark.parametrize("value", [np.zeros(2, nested(9)), np.zeros(2, nested(9))[0], nested(9)], ids=type)
+def test_a_structure_that_is_nested_too_deep_is_refused_by_its_path(value):
+    with pytest.raises(StateError, match="deep: ") as caught:
+        encode_state({"deep": value})
+
+    assert "8 deep" in str(caught.value) or "too deep" in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", HOSTILE, ids=lambda value: str(value)[:30])

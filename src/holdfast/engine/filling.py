@@ -8,12 +8,11 @@ import msgspec
 import numpy as np
 
 from holdfast.engine.adapters import TargetMemory
-from holdfast.format.aliases import overlapping
 from holdfast.format.arrays import Carrier, Destination, address_of, extent_of
 from holdfast.format.dtypes import carrier_dtype
 from holdfast.format.memory import ArraySpec, LeafMemory, view_carrier
 
-__all__ = ["Filling", "Target", "conflicts", "fill_targets"]
+__all__ = ["Filling", "Target", "fill_targets"]
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -29,17 +28,6 @@ class Filling(NamedTuple):
 
     destinations: list[Destination]
     steps: list[Callable[[], object]]
-
-
-def conflicts(targets: Sequence[Target]) -> list[tuple[Target, Target]]:
-    """Pairs that share memory in the program although the checkpoint has different contents for them."""
-    found: list[tuple[Target, Target]] = []
-    carriers = [target.memory.carrier for target in targets]
-    extents = [extent_of(target.memory.carrier, target.memory.address) for target in targets]
-    for group in overlapping(carriers, extents):
-        first = targets[group[0]]
-        found.extend((first, targets[index]) for index in group if targets[index].spec.leaf != first.spec.leaf)
-    return found
 
 
 def fill_targets(targets: Sequence[Target], memory: LeafMemory) -> Filling:

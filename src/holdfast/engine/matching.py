@@ -20,9 +20,10 @@ from holdfast.engine.adapters import (
     target_memory,
 )
 from holdfast.engine.comparing import corresponds, difference_of, takes_all, unlike
-from holdfast.engine.filling import Filling, Target, conflicts, fill_targets
+from holdfast.engine.filling import Filling, Target, fill_targets
 from holdfast.engine.optimizers import load_groups, misfit_slots, needs_groups_only, why_left_alone
 from holdfast.engine.renaming import rename_tree
+from holdfast.engine.ties import conflicts
 from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.carriers import Refused, array_kind
 from holdfast.format.decode import MISSING, PICKLE_HINT, Builder, Late, settle
@@ -48,11 +49,17 @@ _HINT_OF_TORCH = (
 
 
 class MatchPlan:
-    """What to read and where to; `apply` then finishes the load. `skipped` says what was left alone."""
+    """What to read and where to; `apply` then finishes the load. `skipped` says what was left alone.
 
-    def __init__(self, filling: Filling, parts: Sequence[Any], skipped: list[str]) -> None:
+    `unknown_classes` are those whose objects become Records, with the first place of each.
+    """
+
+    def __init__(
+        self, filling: Filling, parts: Sequence[Any], *, skipped: list[str], unknown_classes: dict[str, str]
+    ) -> None:
         self.destinations: list[Destination] = filling.destinations
         self.skipped = skipped
+        self.unknown_classes = unknown_classes
         self._steps = filling.steps
         self._parts = parts
 
@@ -90,7 +97,8 @@ def match_state(
         hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else matcher.hint
         message = f"the checkpoint does not fit the program ({len(matcher.problems)} differences), nothing was loaded:"
         raise StateMismatchError(message, problems=matcher.problems, hint=hint)
-    return MatchPlan(fill_targets(matcher.targets, matcher.memory), parts, matcher.skipped)
+    filling = fill_targets(matcher.targets, matcher.memory)
+    return MatchPlan(filling, parts, skipped=matcher.skipped, unknown_classes=matcher.unknown_classes)
 
 
 class _Matcher(Builder):

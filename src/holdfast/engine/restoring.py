@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 from holdfast.core.errors import (
@@ -14,6 +15,7 @@ from holdfast.core.errors import (
     StateMismatchError,
     StorageError,
     UnsupportedError,
+    printable,
 )
 from holdfast.core.values import DISK, MEMORY, Checkpoint
 from holdfast.engine.catalog import Catalog, read_catalog
@@ -35,6 +37,8 @@ __all__ = ["RULES", "Choice", "Loaded", "Plan", "TreePlan", "find_candidates", "
 
 _log = logging.getLogger("holdfast")
 _T = TypeVar("_T")
+
+_MAX_NAMED = 10
 
 RULES = ("latest", "healthy", "best")
 """Choices that name no checkpoint: where there is none yet, nothing is restored."""
@@ -73,6 +77,9 @@ class Plan(Protocol):
     @property
     def skipped(self) -> Sequence[str]: ...
 
+    @property
+    def unknown_classes(self) -> Mapping[str, str]: ...
+
     def apply(self) -> object: ...
 
 
@@ -80,6 +87,8 @@ class TreePlan:
     """The plan for a tree in new memory, as a plan for restoring."""
 
     skipped: Sequence[str] = ()
+    unknown_classes: Mapping[str, str] = MappingProxyType({})
+    """None to be told of: Records are what one expects of a tree without a program."""
 
     def __init__(self, tree: BuiltPlan) -> None:
         self.destinations = tree.destinations
@@ -127,6 +136,7 @@ def restore_session(
         on_touch()
         fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)))
         value = plan.apply()
+        _report_unknown_classes(plan.unknown_classes)
         if random_plan is not None:
             restore_random(random_plan.value())
         if where == DISK and not checkpoint.verified and _covers_everything(body, plan, random_plan):
@@ -270,6 +280,21 @@ def _fruitless(checkpoint_id: str, events: Sequence[Event]) -> int:
         elif kind == "restoring" and event.get("id") == checkpoint_id:
             count += 1
     return count
+
+
+def _report_unknown_classes(places: Mapping[str, str]) -> None:
+    if not places:
+        return
+    named = [
+        f"{printable(name)[:100]} (at {printable(place)[:100]})" for name, place in list(places.items())[:_MAX_NAMED]
+    ]
+    more = f" and {len(places) - _MAX_NAMED} more" if len(places) > _MAX_NAMED else ""
+    _log.warning(
+        "objects came back as holdfast.Record, since the program has none like them there: %s%s;"
+        " put @holdfast.register before their classes, to get the objects themselves",
+        ", ".join(named),
+        more,
+    )
 
 
 def _replace_all(make_plan: Callable[[Body, Sequence[LeafInfo]], Plan], body: Body, leaves: Sequence[LeafInfo]) -> Plan:

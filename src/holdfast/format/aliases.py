@@ -13,7 +13,7 @@ from holdfast.format.arrays import Carrier, Extent
 from holdfast.format.carriers import NativeArray
 from holdfast.format.dtypes import DtypeName
 
-__all__ = ["Base", "View", "overlapping", "share", "spread_axes"]
+__all__ = ["Base", "PartOf", "Place", "View", "overlapping", "share", "share_bytes", "spread_axes"]
 
 # A buffer that covers all members is stored instead of them only where it is not mostly holes.
 _MAX_HOLES = 2
@@ -39,6 +39,22 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
 
+class PartOf(NamedTuple):
+    """An array as a part of memory that was too sparse to be stored as one."""
+
+    first: int
+    """The first array in that memory, which stands for all of it."""
+    view: View
+
+
+class Place(NamedTuple):
+    """Where an array is stored: the base, the view of it that the array is, and what memory it was a part of."""
+
+    base: Base
+    view: View | None
+    part_of: PartOf | None = None
+
+
 def spread_axes(carrier: Carrier) -> list[int]:
     """The axes along which one element is repeated (broadcast): stride 0 with a length over 1."""
     if carrier.flags.forc or not carrier.size:
@@ -46,9 +62,9 @@ def spread_axes(carrier: Carrier) -> list[int]:
     return [axis for axis in range(carrier.ndim) if carrier.strides[axis] == 0 and carrier.shape[axis] > 1]
 
 
-def share(arrays: Sequence[NativeArray], extents: Sequence[Extent]) -> dict[int, tuple[Base, View | None]]:
-    """For each array that is not simply stored by itself: the base, and the view of it, that it is in."""
-    found: dict[int, tuple[Base, View | None]] = {}
+def share(arrays: Sequence[NativeArray], extents: Sequence[Extent]) -> dict[int, Place]:
+    """For each array that is not simply stored by itself: the place that it has."""
+    found: dict[int, Place] = {}
     for group in overlapping([array.carrier for array in arrays], extents):
         found.update(_share_group(arrays, extents, group))
     for index, array in enumerate(arrays):
@@ -86,7 +102,7 @@ def _truly_overlapping(carriers: Sequence[Carrier], group: list[int]) -> Iterato
     while remaining:
         part, frontier = [remaining.pop(0)], 0
         while frontier < len(part):
-            touching = [other for other in remaining if _share_bytes(carriers[part[frontier]], carriers[other])]
+            touching = [other for other in remaining if share_bytes(carriers[part[frontier]], carriers[other])]
             part.extend(touching)
             remaining = [other for other in remaining if other not in touching]
             frontier += 1
@@ -94,16 +110,15 @@ def _truly_overlapping(carriers: Sequence[Carrier], group: list[int]) -> Iterato
             yield sorted(part)
 
 
-def _share_bytes(one: Carrier, other: Carrier) -> bool:
+def share_bytes(one: Carrier, other: Carrier) -> bool:
+    """Whether they have a byte in common; also where that would take too long to find out."""
     try:
         return bool(np.shares_memory(one, other, max_work=_MAX_OVERLAP_WORK))  # type: ignore[arg-type]  # any int
     except np.exceptions.TooHardError:
         return True
 
 
-def _share_group(
-    arrays: Sequence[NativeArray], extents: Sequence[Extent], group: list[int]
-) -> dict[int, tuple[Base, View | None]]:
+def _share_group(arrays: Sequence[NativeArray], extents: Sequence[Extent], group: list[int]) -> dict[int, Place]:
     twins: dict[object, list[int]] = defaultdict(list)
     for index in group:
         twins[_geometry(arrays[index], extents[index])].append(index)
@@ -111,14 +126,17 @@ def _share_group(
         found = _alone(group[0], arrays[group[0]])
         return dict.fromkeys(group, found)
     base = _covering_base(arrays, extents, group)
+    low = min(extents[index].low for index in group)
     if base is None:  # too sparse to be stored as one: each geometry for itself
         return {
-            index: found for same in twins.values() for found in [_alone(same[0], arrays[same[0]])] for index in same
+            index: found._replace(part_of=PartOf(group[0], View(extents[same[0]].start - low, strides)))
+            for same in twins.values()
+            for found, strides in [(_alone(same[0], arrays[same[0]]), arrays[same[0]].carrier.strides)]
+            for index in same
         }
-    low = min(extents[index].low for index in group)
     covering = None if base.is_buffer else _geometry(arrays[base.owner], extents[base.owner])
     return {
-        index: (base, None if key == covering else View(extents[index].start - low, arrays[index].carrier.strides))
+        index: Place(base, None if key == covering else View(extents[index].start - low, arrays[index].carrier.strides))
         for key, same in twins.items()
         for index in same
     }
@@ -144,10 +162,10 @@ def _span(carrier: Carrier, size_bytes: int) -> Carrier:
     return np.lib.stride_tricks.as_strided(element, (size_bytes,), (1,), writeable=False)
 
 
-def _alone(index: int, array: NativeArray) -> tuple[Base, View | None]:
+def _alone(index: int, array: NativeArray) -> Place:
     spread = spread_axes(array.carrier)
     if not spread:
-        return Base(index, array.dtype, array.carrier, is_buffer=False), None
+        return Place(Base(index, array.dtype, array.carrier, is_buffer=False), None)
     # A broadcast array is stored without its repetitions.
     corner = tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(array.carrier.ndim))
     core = array.carrier[corner]
@@ -155,7 +173,7 @@ def _alone(index: int, array: NativeArray) -> tuple[Base, View | None]:
     for axis in range(core.ndim - 2, -1, -1):
         strides[axis] = strides[axis + 1] * core.shape[axis + 1]
     repeated = tuple(0 if axis in spread else strides[axis] for axis in range(core.ndim))
-    return Base(index, array.dtype, core, is_buffer=False), View(0, repeated)
+    return Place(Base(index, array.dtype, core, is_buffer=False), View(0, repeated))
 
 
 def _geometry(array: NativeArray, found: Extent) -> object:

@@ -107,7 +107,10 @@ def _inspect_numpy(value: "np.ndarray[Any, Any]") -> NativeArray | Refused:
         value = value.view(np.ndarray)
     types = _numpy_types(value.dtype)
     if types is None:
-        return Refused(f"an array of dtype {value.dtype}", "use a dtype of fixed size without Python objects")
+        return Refused(
+            f"an array of dtype {value.dtype}",
+            "use a dtype of fixed size without Python objects, nested at most 8 deep",
+        )
     return NativeArray(types[0], value.view(types[1]), address_of(value), {}, in_place=True)
 
 

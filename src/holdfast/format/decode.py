@@ -7,7 +7,8 @@ ever imported (I10).
 import collections
 import math
 import pickle
-from collections.abc import Callable, Container, Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from holdfast.format.memory import LeafMemory
 from holdfast.format.nodes import Node, base64_field, field, int_list, malformed, optional_field
 from holdfast.format.paths import join, join_index
 from holdfast.format.plain import PLAIN_DECODERS
+from holdfast.format.registry import Record
 from holdfast.format.select import select
 
 __all__ = ["MISSING", "PICKLE_HINT", "Builder", "Late", "Plan", "build", "settle"]
@@ -115,6 +117,8 @@ class Builder:
         self.frameworks = Frameworks(arrays)
         self.memory = LeafMemory(leaves, self.frameworks)
         self.problems: list[str] = []
+        self.unknown_classes: dict[str, str] = {}
+        """Whose objects become Records where the program has nothing like them; with the first place of each."""
         self._allow_pickle = allow_pickle
         self._count = 0
         self._at = ""
@@ -228,6 +232,8 @@ class Builder:
         taken = dict(entries)
         if len(taken) < len(entries):
             raise malformed(node, "every key once")
+        if "pairs" in node:
+            self._note_keys(taken, path)
         for key, item in entries:
             place, child = join(path, key), known.get(key, MISSING)
             if child is not MISSING or not self.leaves_out(item, place, like):
@@ -280,7 +286,7 @@ class Builder:
     def _deque(self, node: Node, path: str, like: object, depth: int) -> Any:
         maxlen = field(node, "maxlen", int) if "maxlen" in node else None
         nodes = field(node, "of", list)
-        if maxlen is not None and (maxlen < len(nodes) or maxlen >= 1 << 62):
+        if maxlen is not None and (maxlen < len(nodes) or maxlen > sys.maxsize):
             raise malformed(node, "maxlen to be at least the number of elements")
         return self.assemble(
             lambda values: collections.deque(values, maxlen), self._elements(nodes, path, like, depth), like
@@ -289,6 +295,7 @@ class Builder:
     def _set(self, node: Node, path: str, like: object, depth: int) -> Any:  # noqa: ARG002  # one signature for all
         models = like if isinstance(like, set | frozenset) else ()
         elements = [decode_key(item, self.frameworks, models) for item in field(node, "of", list)]
+        self._note_keys(elements, path)
         return self.assemble(set if node["kind"] == "set" else frozenset, elements, like)
 
     def _object(self, node: Node, path: str, like: object, depth: int) -> Any:
@@ -299,6 +306,8 @@ class Builder:
         if difference:
             self.problems.append(f"{path}: wrong fields: {difference}")
             cls = None
+        elif cls is None and type(like) is not Record:
+            self.unknown_classes.setdefault(node["type"], path)
         parts = [
             self.build(
                 item, join(path, name), getattr(like, name, MISSING) if cls is type(like) else MISSING, depth + 1
@@ -309,14 +318,24 @@ class Builder:
 
     def _enum(self, node: Node, path: str, like: object, depth: int) -> Any:
         value = self.build(node.get("value"), path, MISSING, depth + 1)
+        cls = find_class(node, like)
+        if cls is None and type(like) is not Record:
+            self.unknown_classes.setdefault(node["type"], path)
         try:
-            return read_enum(node, find_class(node, like), value)
+            return read_enum(node, cls, value)
         except LookupError as error:
             self.problems.append(f"{path}: {error}")
             return None
 
+    def _note_keys(self, keys: Iterable[object], path: str) -> None:
+        for key in keys:
+            if type(key) is Record:
+                self.unknown_classes.setdefault(key.type_name, path)
+            elif isinstance(key, tuple | frozenset):
+                self._note_keys(key, path)
+
     def _object_array(self, node: Node, path: str, like: object, depth: int) -> Any:
-        shape = int_list(node, "shape", MAX_NDIM, lambda length: 0 <= length < 1 << 40)
+        shape = int_list(node, "shape", MAX_NDIM, lambda length: 0 <= length < 1 << 63)
         nodes = field(node, "of", list)
         if math.prod(shape) != len(nodes):
             raise malformed(node, f"{math.prod(shape)} elements for the shape {shape}, found {len(nodes)}")

@@ -96,19 +96,22 @@ _CARRIERS: dict[int, "np.dtype[Any]"] = {
 
 @lru_cache(maxsize=4096)
 def dtype_name(dtype: "np.dtype[Any]") -> DtypeName | None:
-    """The name of a numpy dtype (with those that ml_dtypes adds); None for one that holds objects or has no bytes."""
+    """The name of a numpy dtype (with those that ml_dtypes adds).
+
+    None for one that holds objects, has no bytes, or is nested or large beyond what `freeze_dtype` takes.
+    """
     if dtype.hasobject or dtype.itemsize == 0:
         return None
     if dtype.isbuiltin == 2:
         return dtype.name if dtype.name in _ML_DTYPES else None
     if dtype.subdtype is not None:
         inner = dtype_name(dtype.subdtype[0])
-        return None if inner is None else ("sub", inner, tuple(dtype.subdtype[1]))
+        return None if inner is None else _if_known(("sub", inner, tuple(dtype.subdtype[1])))
     if dtype.fields is not None:
         return _structured_name(dtype)
     if dtype.isnative and dtype.name in _NUMPY_OWN:
         return dtype.name
-    return dtype.str if _NUMPY_STRING.match(dtype.str) else None
+    return _if_known(dtype.str)
 
 
 def torch_dtype_name(dtype: object) -> str | None:
@@ -193,7 +196,11 @@ def _structured_name(dtype: "np.dtype[Any]") -> DtypeName | None:
         if inner_name is None:
             return None
         fields.append((name, inner_name, int(offset)))
-    return ("struct", dtype.itemsize, tuple(fields))
+    return _if_known(("struct", dtype.itemsize, tuple(fields)))
+
+
+def _if_known(name: DtypeName) -> DtypeName | None:
+    return name if is_known_dtype(name) else None
 
 
 def _freeze(value: object, depth: int) -> DtypeName:

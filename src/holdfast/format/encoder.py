@@ -323,7 +323,7 @@ class Encoder:
     def _numpy_atom(self, value: Any, path: str, depth: int) -> Node:
         node = encode_dtype(value) if isinstance(value, np.dtype) else encode_scalar(value)
         if node is None:
-            return self._refuse(value, path, depth, Refused(f"numpy {value!r} with Python objects"))
+            return self._refuse(value, path, depth, Refused(f"numpy {value!r} with Python objects, or nested too deep"))
         return node
 
     def _bytes(self, kind: str, value: bytes | bytearray, path: str, _: int) -> Node:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.core.errors import UnsupportedError
-from holdfast.core.limits import MAX_NDIM
+from holdfast.core.limits import MAX_TREE_NODES
 from holdfast.format.dtypes import DtypeName, dtype_name, freeze_dtype, numpy_dtype
 from holdfast.format.frameworks import Frameworks
 from holdfast.format.nodes import Node, base64_field, base64_text, field, int_list, malformed
@@ -94,7 +94,7 @@ def _decode_device(node: Node, frameworks: Frameworks) -> Any:
 
 
 def _decode_size(node: Node, frameworks: Frameworks) -> tuple[int, ...]:
-    lengths = int_list(node, "of", MAX_NDIM, lambda length: 0 <= length < 1 << 62)
+    lengths = int_list(node, "of", MAX_TREE_NODES, lambda length: -(1 << 63) <= length < 1 << 63)
     return tuple(lengths) if frameworks.torch is None else frameworks.torch.Size(lengths)
 
 

@@ -54,8 +54,8 @@ def encode_generator(value: Any, kind: str) -> Node:
     seed = value.bit_generator.seed_seq
     if type(seed) is np.random.SeedSequence:  # what `spawn` goes on from
         node["seed"] = {
-            "entropy": _encode_tree(seed.entropy),
-            "spawn_key": _encode_tree(list(seed.spawn_key)),
+            "entropy": _encode_tree(_flat_seed(seed.entropy)),
+            "spawn_key": _encode_tree(_flat_seed(seed.spawn_key)),
             "pool_size": seed.pool_size,
             "spawned": seed.n_children_spawned,
         }
@@ -130,6 +130,18 @@ def _numpy_state(generator: Any) -> dict[str, Any]:
     return dict(generator.bit_generator.state)
 
 
+def _flat_seed(entropy: Any) -> Any:
+    """The numbers that numpy makes of a seed: sequences in it, and numbers as text, count like them in a row."""
+    if isinstance(entropy, str):
+        return int(entropy, 16 if entropy.startswith("0x") else 10)
+    if isinstance(entropy, np.ndarray):
+        return entropy.ravel().tolist() if entropy.ndim else entropy.item()
+    if not isinstance(entropy, list | tuple | range):
+        return entropy
+    flat = [_flat_seed(part) for part in entropy]
+    return [part for parts in flat for part in (parts if isinstance(parts, list) else [parts])]
+
+
 def _encode_tree(value: Any) -> Node:
     if isinstance(value, dict):
         return {name: _encode_tree(item) for name, item in value.items()}
@@ -184,7 +196,7 @@ def _read_seed(node: Node, frameworks: Frameworks) -> "np.random.SeedSequence":
     too_long = max(len(key), len(parts)) > _MAX_SEED_PARTS
     if too_long or not 4 <= pool_size <= 1024 or not 0 <= spawned < 1 << 32:
         raise malformed(node, "a seed sequence")
-    values = [decode_plain(part, frameworks) for part in [*key, *(parts if parts else [entropy])]]
+    values = [decode_plain(part, frameworks) for part in [*key, *(entropy if isinstance(entropy, list) else [entropy])]]
     if not all(type(value) is int and 0 <= value < 1 << 4096 for value in values if value is not None):
         raise malformed(node, "a seed of whole numbers")
     seeds = values[len(key) :]

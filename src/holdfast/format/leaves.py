@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.core.errors import StateError
 from holdfast.core.limits import MAX_LEAVES
-from holdfast.format.aliases import Base, View, share
+from holdfast.format.aliases import Base, PartOf, View, share
 from holdfast.format.arrays import Carrier, Extent, Leaf, address_of, extent_of
 from holdfast.format.carriers import NativeArray, note_order
 from holdfast.format.dtypes import DtypeName
@@ -15,6 +15,10 @@ from holdfast.format.footprint import NO_OWNER
 from holdfast.format.nodes import Node
 
 __all__ = ["LeafCollector"]
+
+
+# Values, not memory: nobody can see that they share it, and readers want all of their bytes in a leaf.
+_NEVER_VIEWS = frozenset(("bytes", "bytearray", "pickle"))
 
 
 class _Pending(msgspec.Struct, frozen=True):
@@ -62,19 +66,22 @@ class LeafCollector:
         placed: dict[int, int] = {}
         for index, pending in enumerate(self._pending):
             node, path, array = pending.node, pending.path, pending.array
-            if index not in shared:
+            found = shared.get(index)
+            if found is None or (found.view is not None and node["kind"] in _NEVER_VIEWS):
                 self._take(path, node, array.dtype, array.carrier, extents[index], index, trees)
                 node["leaf"] = len(self.leaves) - 1
                 self.leaf_of.append(len(self.leaves) - 1)
                 note_order(node, array)
                 continue
-            base, view = shared[index]
+            base, view, part_of = found
             if id(base) not in placed:
                 placed[id(base)] = len(self.leaves)
                 self._take_base(base, trees)
             node["leaf"] = placed[id(base)]
             self.leaf_of.append(placed[id(base)])
             note_order(node, array) if view is None else _note_view(node, array, view)
+            if part_of is not None and node["kind"] not in _NEVER_VIEWS:
+                _note_part(node, part_of, self.leaf_of[part_of.first])
         if len(self.leaves) > MAX_LEAVES:
             raise StateError(f"the state has {len(self.leaves)} arrays, the limit is {MAX_LEAVES}", hint="stack them")
 
@@ -112,6 +119,10 @@ def _note_view(node: dict[str, Any], array: NativeArray, view: View) -> None:
         "offset": view.offset,
         "strides": list(view.strides),
     }
+
+
+def _note_part(node: dict[str, Any], part_of: PartOf, first: int) -> None:
+    node["part"] = {"of": first, "offset": part_of.view.offset, "strides": list(part_of.view.strides)}
 
 
 def _spell_out(tree: Node, wanted: tuple[Node, ...], place: str = "state") -> Iterator[str]:

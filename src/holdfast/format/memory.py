@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.core.errors import FormatError, UnsupportedError
 from holdfast.core.limits import MAX_LEAVES, MAX_NDIM
-from holdfast.format.aliases import View
+from holdfast.format.aliases import PartOf, View
 from holdfast.format.arrays import MAX_LEAF_BYTES, Carrier, Destination, LeafInfo
 from holdfast.format.dtypes import (
     DtypeName,
@@ -34,6 +34,7 @@ class ArraySpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     view: View | None
     order: tuple[int, ...] | None
+    part_of: PartOf | None = None
 
 
 def view_carrier(base: Carrier, spec: ArraySpec, dtype: "np.dtype[Any]") -> Carrier:
@@ -62,15 +63,17 @@ class LeafMemory:
         leaf = field(node, "leaf", int)
         if not 0 <= leaf < len(self._leaves):
             raise malformed(node, f"leaf to be below {len(self._leaves)}, found {leaf}")
-        whole = self._whole(leaf)
+        spec = self._whole(leaf)
         if "view" in node:
-            return _view_spec(leaf, field(node, "view", dict))
-        if "order" not in node:
-            return whole
-        order = int_list(node, "order", MAX_NDIM)
-        if sorted(order) != list(range(len(whole.shape))):
-            raise malformed(node, f"order to be a permutation of {len(whole.shape)} axes")
-        return msgspec.structs.replace(whole, order=tuple(order))
+            spec = _view_spec(leaf, field(node, "view", dict))
+        elif "order" in node:
+            order = int_list(node, "order", MAX_NDIM)
+            if sorted(order) != list(range(len(spec.shape))):
+                raise malformed(node, f"order to be a permutation of {len(spec.shape)} axes")
+            spec = msgspec.structs.replace(spec, order=tuple(order))
+        if "part" in node:
+            spec = msgspec.structs.replace(spec, part_of=_part_of(field(node, "part", dict), len(spec.shape)))
+        return spec
 
     def has(self, leaf: int) -> bool:
         """Whether memory was allocated for the leaf."""
@@ -142,13 +145,19 @@ class LeafMemory:
 
 def _view_spec(leaf: int, view: Node) -> ArraySpec:
     shape = int_list(view, "shape", MAX_NDIM, lambda length: 0 <= length < MAX_LEAF_BYTES)
-    strides = int_list(view, "strides", MAX_NDIM, lambda stride: abs(stride) < MAX_LEAF_BYTES)
-    offset = field(view, "offset", int)
     dtype = freeze_dtype(view.get("dtype"))
-    if (
-        len(shape) != len(strides)
-        or not 0 <= offset < MAX_LEAF_BYTES
-        or math.prod(shape) * itemsize(dtype) > MAX_LEAF_BYTES
-    ):
-        raise malformed(view, "a view with a stride per axis and an offset in the leaf")
-    return ArraySpec(leaf, dtype, tuple(shape), View(offset, tuple(strides)), None)
+    if math.prod(shape) * itemsize(dtype) > MAX_LEAF_BYTES:
+        raise malformed(view, "a view of a size that a leaf can have")
+    return ArraySpec(leaf, dtype, tuple(shape), _view(view, len(shape)), None)
+
+
+def _part_of(part: Node, ndim: int) -> PartOf:
+    return PartOf(field(part, "of", int), _view(part, ndim))
+
+
+def _view(node: Node, ndim: int) -> View:
+    strides = int_list(node, "strides", MAX_NDIM, lambda stride: abs(stride) < MAX_LEAF_BYTES)
+    offset = field(node, "offset", int)
+    if len(strides) != ndim or not 0 <= offset < MAX_LEAF_BYTES:
+        raise malformed(node, "a view with a stride per axis and an offset in the leaf")
+    return View(offset, tuple(strides))
