@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 
 import holdfast
 from holdfast.data import resumable
@@ -239,6 +240,99 @@ def test_it_comes_again_after_an_exception_too(tmp_path):
             pass
 
     assert seen == undisturbed(1)
+
+
+def draw() -> list[float]:
+    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(()).item()]
+
+
+def seed_all() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
+
+def drawn_undisturbed(epochs):
+    seed_all()
+    return [(batch, draw()) for batch in undisturbed(epochs)]
+
+
+@pytest.mark.parametrize("background", ["off", "thread"])
+def test_a_batch_that_was_not_used_comes_again_with_the_same_random_numbers(tmp_path, background):
+    expected = drawn_undisturbed(2)
+
+    for stop_after in (2, 0, 1, None):
+        data, seen = make(), []
+        seed_all()
+        with holdfast.Checkpointer(tmp_path, {"data": data, "seen": seen}, background=background) as ckpt:
+            ckpt.restore()
+            for number, batch in enumerate(ckpt.over(data, epochs=2)):
+                numbers = draw()
+                if number == stop_after:
+                    break
+                seen.append((batch.tolist(), numbers))
+                ckpt.step()
+            before = random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()
+        assert (random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()) == before
+
+    assert seen == expected
+
+
+def test_a_step_that_raises_after_it_drew_draws_the_same_again(tmp_path):
+    expected = drawn_undisturbed(2)
+
+    for fails_at in (3, 1, None):
+        data = make()
+        ckpt, seen = open_run(tmp_path, data, every=holdfast.every(steps=2) | holdfast.on_error())
+        seed_all()
+        try:
+            with ckpt:
+                ckpt.restore()
+                for number, batch in enumerate(ckpt.over(data, epochs=2)):
+                    numbers = draw()
+                    if number == fails_at:
+                        raise ValueError("a bad batch")
+                    seen.append((batch.tolist(), numbers))
+                    ckpt.step()
+        except ValueError:
+            pass
+
+    assert seen == expected
+
+
+def test_a_bit_generator_that_was_chosen_in_the_middle_of_a_step_stays(tmp_path):
+    usual, chosen = np.random.get_bit_generator(), np.random.PCG64(3)
+    data = make()
+    try:
+        with holdfast.Checkpointer(tmp_path, {"data": data}, background="off") as ckpt:
+            for number, _ in enumerate(ckpt.over(data, epochs=1)):
+                if number == 2:
+                    np.random.set_bit_generator(chosen)
+                    break
+                ckpt.step()
+
+        assert np.random.get_bit_generator() is chosen
+        with holdfast.Checkpointer(tmp_path, {"data": make()}, background="off") as ckpt:
+            assert ckpt.restore().step == 2
+    finally:
+        np.random.set_bit_generator(usual)
+
+
+def test_what_is_drawn_between_two_steps_belongs_to_the_first(tmp_path):
+    def train(path, stop_after):
+        data, drawn = make(), []
+        seed_all()
+        with holdfast.Checkpointer(path, {"data": data, "drawn": drawn}, background="off") as ckpt:
+            ckpt.restore()
+            for number, _ in enumerate(ckpt.over(data, epochs=1)):
+                numbers = draw()
+                if number == stop_after:
+                    break
+                ckpt.step()
+                drawn.append((numbers, draw()))
+        return drawn
+
+    train(tmp_path / "stopped", 2)
+
+    assert train(tmp_path / "stopped", None) == train(tmp_path / "whole", None)
 
 
 def test_the_rest_of_a_group_whose_gradients_were_not_applied_comes_again(tmp_path):

@@ -181,7 +181,7 @@ class Checkpointer:
         self._ask_at: float = 0
         self._last: PendingCheckpoint | None = None
         self._ledger = Ledger() if ledger else None
-        self._loop = Loop(self._state)
+        self._loop = Loop(self._state, random=random)
         self._updates = Updates()
         failures = Failures(on_error)
         real_clock = clock or SystemClock()

@@ -589,6 +589,85 @@ def test_a_training_that_goes_back_finds_a_stateful_stream_where_it_was(kind, ma
     assert again[: 17 - back] == [*range(7), *range(7), *range(7)][back:17]
 
 
+class Reordered(IterableDataset):
+    """Each epoch in an order of its own, with the number of the epoch in its state."""
+
+    def __init__(self) -> None:
+        self.epoch = self.at = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(self.epoch).sample(range(8), 8)
+        while self.at < 8:
+            self.at += 1
+            yield order[self.at - 1]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        resumable,
+        lambda one: resumable(DataLoader(one, None), seed=1),
+        lambda one: resumable(DataLoader(one, None, num_workers=1, persistent_workers=True), seed=1),
+    ],
+    ids=["", "loader", "persistent"],
+)
+def test_epochs_after_a_resume_have_their_own_order_though_the_state_says_another_epoch(make, caplog):
+    whole = make(Reordered())
+    epochs = [[(item, whole.state_dict()) for item in whole] for _ in range(4)]
+    expected = [[item for item, _ in epoch] for epoch in epochs]
+    data = make(Reordered())
+
+    data.load_state_dict(epochs[1][3][1])
+
+    assert [list(data) for _ in range(3)] == [expected[1][4:], expected[2], expected[3]]
+    assert not caplog.records
+
+
+class Untold(Reordered):
+    """Counts the epochs by itself."""
+
+    set_epoch = None
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.epoch += 1
+
+
+def test_a_stream_that_counts_epochs_by_itself_is_warned_of_once_after_a_resume(caplog):
+    whole = resumable(Untold())
+    states = [whole.state_dict() for _ in range(2) for _ in whole]
+    list(whole)
+    assert not caplog.records
+    data = resumable(Untold())
+
+    data.load_state_dict(states[3])
+    list(data), list(data), list(data)
+
+    assert [record.message.count("set_epoch(epoch)") for record in caplog.records] == [1]
+    assert "Untold" in caplog.text
+
+
+def test_a_stream_that_is_where_it_was_at_first_after_an_epoch_is_not_warned_of(caplog):
+    data = resumable(Place())
+    next(iter(data))
+    again = resumable(Place())
+
+    again.load_state_dict(data.state_dict())
+
+    assert [list(again), list(again)] == [[*range(1, 7)], [*range(7)]]
+    assert not caplog.records
+
+
 def test_workers_draw_the_same_in_an_epoch_whenever_it_is_begun_without_a_seed():
     def make():
         return resumable(DataLoader(Shuffled(), None, num_workers=2))

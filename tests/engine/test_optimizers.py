@@ -296,7 +296,7 @@ def test_a_hook_of_an_optimizer_sees_all_that_is_loaded():
     assert seen == [2]
 
 
-def test_moments_of_another_type_than_their_parameter_are_converted_by_torch_as_ever():
+def test_moments_of_another_type_than_their_parameter_stay_where_the_program_has_them_so():
     saved = Tuning(OPTIMIZERS["adam"], steps=2)
     tuning = Tuning(OPTIMIZERS["adam"], steps=1)
     for each in (saved, tuning):
@@ -305,7 +305,87 @@ def test_moments_of_another_type_than_their_parameter_are_converted_by_torch_as_
 
     load(store(saved.state), tuning.state)
 
-    assert {slot["exp_avg"].dtype for slot in tuning.opt.state.values()} == {torch.float32}
+    for key, slot in saved.opt.state_dict()["state"].items():
+        assert same_bits(tuning.opt.state_dict()["state"][key], slot)
+        assert slot["exp_avg"].dtype == torch.float64
+
+
+def same_bits(one, other):
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
+
+
+def test_moments_of_a_parameter_that_has_another_type_now_are_converted_by_torch():
+    saved = Tuning(OPTIMIZERS["adam"], steps=2)
+    tuning = Tuning(OPTIMIZERS["adam"])
+    tuning.model.double()
+
+    load(store({"opt": saved.opt}), {"opt": tuning.opt})
+
+    assert {slot["exp_avg"].dtype for slot in tuning.opt.state.values()} == {torch.float64}
+
+
+class Precise(torch.optim.Optimizer):
+    """Its moments are in float32, whatever the parameters are."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01})
+
+    def step(self, closure=None):
+        closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                slot = self.state[parameter]
+                if not slot:
+                    slot["count"] = torch.zeros((), dtype=torch.int64)
+                    slot["moment"] = torch.zeros_like(parameter, dtype=torch.float32)
+                slot["count"] += 1
+                slot["moment"].lerp_(parameter.grad.float(), 0.1)
+                parameter.data.sub_((slot["moment"] * group["lr"]).to(parameter.dtype))
+
+
+class Halved(Tuning):
+    """In bfloat16."""
+
+    def __init__(self, make_optimizer, *, steps=0):
+        super().__init__(make_optimizer)
+        self.model.bfloat16()
+        for _ in range(steps):
+            self.step()
+
+    def backward(self):
+        self.opt.zero_grad()
+        loss = (self.model(torch.linspace(-1, 1, 8, dtype=torch.bfloat16).reshape(2, 4)) - 1).square().sum()
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("make", [MOMENTS["nadam"], MOMENTS["asgd"], MOMENTS["adam"], Precise])
+@pytest.mark.parametrize("steps", [0, 1], ids=["new", "with slots"])
+def test_slots_come_back_in_the_types_they_were_saved_in(make, steps):
+    saved = Halved(make, steps=3)
+    stored = store(saved.state)
+    tuning = Halved(make, steps=steps)
+
+    load(stored, tuning.state)
+
+    slots = saved.opt.state_dict()["state"]
+    assert all(same_bits(tuning.opt.state_dict()["state"][key], slot) for key, slot in slots.items())
+    for _ in range(3):
+        saved.step()
+        tuning.step()
+    assert same_bits(tuning.model.state_dict(), saved.model.state_dict())
+
+
+def test_an_optimizer_with_hooks_has_the_last_word_on_its_types():
+    stored = store(Halved(Precise, steps=3).state)
+    tuning = Halved(Precise)
+    tuning.opt.register_load_state_dict_post_hook(lambda _: None)
+
+    load(stored, tuning.state)
+
+    assert {slot["moment"].dtype for slot in tuning.opt.state.values()} == {torch.bfloat16}
 
 
 def test_counters_of_a_captured_optimizer_go_where_torch_wants_them():

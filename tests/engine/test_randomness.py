@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+import holdfast
 from holdfast.engine import randomness
 from holdfast.engine.accelerators import devices_in_use
 from holdfast.engine.randomness import current_random, restore_random
@@ -152,12 +153,49 @@ def test_an_accelerator_that_is_not_in_use_is_left_alone(monkeypatch):
     assert set(current_random()) == {"python", "numpy", "torch"}
 
 
-def test_more_devices_than_there_are_is_named(monkeypatch):
-    monkeypatch.setattr(torch, "xpu", StandIn(devices=2))
-    value = current_random()
-    monkeypatch.setattr(torch, "xpu", StandIn(devices=1))
+def test_of_more_devices_than_there_are_those_that_are_here_go_on_and_the_others_are_named(monkeypatch):
+    before, now = StandIn(devices=2), StandIn(devices=1)
+    monkeypatch.setattr(torch, "xpu", before)
+    before.draw()
+    value = stored_random()
+    expected = before.draw()
+    monkeypatch.setattr(torch, "xpu", now)
 
-    assert restore_random(value) == ["torch_xpu"]
+    left = restore_random(value)
+
+    assert left == ["torch_xpu[1]"]
+    assert now.draw() == expected[:1]
+
+
+def test_a_restore_says_what_of_the_random_state_stays_behind(tmp_path, monkeypatch, caplog):
+    state = {"w": np.zeros(3)}
+    monkeypatch.setattr(torch, "xpu", StandIn(devices=2))
+    with holdfast.Checkpointer(tmp_path, state, background="off") as ckpt:
+        ckpt.save(step=1)
+    monkeypatch.setattr(torch, "xpu", StandIn(devices=1))
+    caplog.clear()
+
+    with holdfast.Checkpointer(tmp_path, state, background="off") as ckpt:
+        restored = ckpt.restore()
+
+    assert restored.skipped == ["the random state of torch_xpu[1]: not restored"]
+    assert [text for text in caplog.messages if "random" in text] == [
+        "the random state of torch_xpu[1] is in the checkpoint, but cannot be restored here"
+    ]
+
+
+def test_a_restore_without_the_random_state_says_nothing_of_it(tmp_path, monkeypatch, caplog):
+    state = {"w": np.zeros(3)}
+    monkeypatch.setattr(torch, "xpu", StandIn(devices=2))
+    with holdfast.Checkpointer(tmp_path, state, background="off") as ckpt:
+        ckpt.save(step=1)
+    monkeypatch.setattr(torch, "xpu", StandIn(devices=0))
+
+    with holdfast.Checkpointer(tmp_path, state, background="off", random=False) as ckpt:
+        restored = ckpt.restore()
+
+    assert restored.skipped == []
+    assert "random state" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["torch_nn", "torch_os", "torch_cuda.random", "torch_accelerator", "cuda", ""])

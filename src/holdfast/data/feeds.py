@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from holdfast.core.errors import UsageError
+from holdfast.data.forward import warn_of_first_state
 
-__all__ = ["CalledFeed", "Feed", "IteratedFeed", "Start", "has_state", "load_or_start", "loses_samples"]
+__all__ = ["CalledFeed", "Feed", "IteratedFeed", "Start", "has_state", "load_or_start", "loses_samples", "tell_epoch"]
 
 
 class Feed(Protocol):
@@ -45,12 +46,19 @@ def has_state(thing: object) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
+def tell_epoch(thing: Any, epoch: int) -> None:
+    """Say which epoch begins, if it wants to know."""
+    if callable(set_epoch := getattr(thing, "set_epoch", None)):
+        set_epoch(epoch)
+
+
 class Start:
     """Where something with a state was before it was iterated over for the first time."""
 
     def __init__(self) -> None:
         self._kept: list[Any] | None = None
         self._was_loaded = False
+        self._warned = False
 
     def note_load(self) -> None:
         """It was told where to be, which some remember for every epoch after it."""
@@ -61,7 +69,18 @@ class Start:
         if self._kept is None:
             self.keep(thing)
         elif self._kept and not (continues and not self._was_loaded):
+            if self._was_loaded and not self._warned and not callable(getattr(thing, "set_epoch", None)):
+                self._warned = self._warn_if_elsewhere(thing, self._kept[0])
             thing.load_state_dict(copy.deepcopy(self._kept[0]))
+
+    def _warn_if_elsewhere(self, thing: Any, kept: Any) -> bool:
+        try:
+            is_elsewhere = bool(thing.state_dict() != kept)
+        except Exception:  # noqa: BLE001 - states of arrays, or none at all: nothing is known, and the data goes on
+            return False
+        if is_elsewhere:
+            warn_of_first_state(type(thing).__name__)
+        return is_elsewhere
 
     def keep(self, thing: Any) -> None:
         """Before anything moves it."""
@@ -108,10 +127,11 @@ class IteratedFeed:
         return {}
 
     def begin(self, epoch: int, state: Any, *, continues: bool) -> Iterator[Any]:
-        if callable(set_epoch := getattr(self._thing, "set_epoch", None)):
-            set_epoch(epoch)
+        tell_epoch(self._thing, epoch)
         if has_state(self._thing):
             load_or_start(self._thing, state, None if self.carries_over else self._start, continues=continues)
+            if state is None:
+                tell_epoch(self._thing, epoch)  # the state at first may have an epoch of its own
         self._current = iter(self._thing)
         if state is not None and not has_state(self._thing):
             self._current.load_state_dict(state)

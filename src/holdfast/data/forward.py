@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["bar", "warn_of_draws", "warn_of_forwarding"]
+__all__ = ["bar", "warn_of_draws", "warn_of_first_state", "warn_of_forwarding"]
 
 _log = logging.getLogger("holdfast")
 _EVERY_S = 0.1
@@ -28,6 +28,15 @@ def warn_of_draws(what: str) -> None:
     _log.warning(
         "%s: it draws random numbers, and has no seed: after a restart they are others; give seed=, any number, the "
         "same in every attempt",
+        what,
+    )
+
+
+def warn_of_first_state(what: str) -> None:
+    """Say that epochs may be alike from now on."""
+    _log.warning(
+        "%s: since a position was loaded, each epoch begins with the state that it had at first, and it is elsewhere: "
+        "if it counts epochs by itself, their order is repeated; with set_epoch(epoch) it is told which one begins",
         what,
     )
 

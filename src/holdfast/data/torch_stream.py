@@ -12,7 +12,7 @@ import torch
 import torch.utils.data as torch_data
 
 from holdfast.core.errors import StateError
-from holdfast.data.feeds import Start, has_state, load_or_start, loses_samples
+from holdfast.data.feeds import Start, has_state, load_or_start, loses_samples, tell_epoch
 from holdfast.data.per_sample import PerItem, sample_seed
 
 __all__ = ["LoaderFeed"]
@@ -99,7 +99,7 @@ class _Marked(torch_data.IterableDataset):  # type: ignore[misc]  # mypy does no
 
     def begin(self, epoch: int, marks: dict[int, dict[str, Any]], first: int, *, continues: bool) -> None:
         """What the next iteration is: the rest after these marks, and which worker comes first."""
-        self._tell(epoch)
+        tell_epoch(self.dataset, epoch)
         self._go(epoch, marks, first, continues=continues)
 
     def _go(self, epoch: int, marks: dict[int, dict[str, Any]], first: int, *, continues: bool) -> None:
@@ -144,20 +144,22 @@ class _Marked(torch_data.IterableDataset):  # type: ignore[misc]  # mypy does no
             yield item
 
     def _begun(self, epoch: int, state: Any, *, continues: bool) -> Iterator[Any]:
-        # Here, where workers that persist have to be told. Some have memory in common with this process, in which the
-        # number is changed in two steps: whoever would tell it at the same time as another would spoil it.
-        if getattr(self.dataset, "epoch", None) != epoch:
-            self._tell(epoch)
+        # Here, where workers that persist have to be told.
+        self._tell(epoch)
         if has_state(self.dataset):
             load_or_start(self.dataset, state, self._start, continues=continues)
+            if state is None:
+                self._tell(epoch)  # the state at first may have an epoch of its own
         self._current = iter(self.dataset)
         if state is not None and not has_state(self.dataset):
             self._current.load_state_dict(state)
         return self._current  # type: ignore[no-any-return]
 
     def _tell(self, epoch: int) -> None:
-        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
-            set_epoch(epoch)
+        # Some have memory in common with this process, in which the number is changed in two steps: whoever would tell
+        # it at the same time as another would spoil it.
+        if getattr(self.dataset, "epoch", None) != epoch:
+            tell_epoch(self.dataset, epoch)
 
     def marked(self) -> dict[str, Any]:
         """Where it is, with the dataset's own state, if it has one that loses nothing."""

@@ -21,7 +21,7 @@ from holdfast.engine.adapters import (
 )
 from holdfast.engine.comparing import corresponds, difference_of, takes_all, unlike
 from holdfast.engine.filling import Filling, Target, fill_targets
-from holdfast.engine.optimizers import load_groups, misfit_slots, needs_groups_only, why_left_alone
+from holdfast.engine.optimizers import load_groups, load_slots, misfit_slots, needs_groups_only, why_left_alone
 from holdfast.engine.renaming import rename_tree
 from holdfast.engine.ties import conflicts
 from holdfast.format.arrays import Destination, LeafInfo
@@ -253,7 +253,8 @@ class _Matcher(Builder):
             return Late(lambda: owner)
         if complete and is_optimizer(owner) and needs_groups_only(owner, value):
             return Late(lambda: _load(owner, value["param_groups"], path, load_groups))
-        return Late(lambda: _load(owner, settle(value), path))
+        load = load_slots if is_optimizer(owner) and copies_into_own(owner) else None
+        return Late(lambda: _load(owner, settle(value), path, load))
 
     def _compare_slots(self, owner: Any, node: Node, path: str) -> None:
         self._slots.append(path)

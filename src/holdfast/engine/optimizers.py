@@ -16,13 +16,16 @@ from holdfast.format.nodes import Node, optional_field
 from holdfast.format.registry import type_name
 from holdfast.format.select import MAPPING_KINDS
 
-__all__ = ["Misfit", "load_groups", "misfit_slots", "needs_groups_only", "why_left_alone"]
+__all__ = ["Misfit", "load_groups", "load_slots", "misfit_slots", "needs_groups_only", "why_left_alone"]
 
 # Keys of slots are numbers and text: neither torch nor JAX is needed to read them.
 _SPELLING = Frameworks("numpy")
 _ONE_PER_GROUP = ("base_lrs", "min_lrs")
 # L-BFGS keeps vectors over all parameters in the slot of the first one.
 _OVER_ALL = ("d", "prev_flat_grad")
+# Of NAdam and ASGD: numbers in full precision, whatever the type of the parameter.
+_NUMBERS = ("mu_product", "eta", "mu")
+_HOOKS = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
 
 
 class Misfit(NamedTuple):
@@ -76,8 +79,7 @@ def needs_groups_only(owner: Any, value: object) -> bool:
     `value` is what its load_state_dict would be handed. That would make the same slots of the same tensors again, and
     look for the parameter of each among all of them: a second for ten thousand parameters.
     """
-    hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
-    if not _is_stock(type_name(type(owner))) or any(getattr(owner, name, None) for name in hooks):
+    if not _is_stock(type_name(type(owner))) or _has_hooks(owner):
         return False
     if not isinstance(value, dict):  # or some of it can only be made when all is read
         return False
@@ -101,6 +103,40 @@ def load_groups(owner: Any, groups: list[Any]) -> None:
     slots = owner.state
     owner.load_state_dict({"state": {}, "param_groups": groups})
     owner.state = slots
+
+
+def load_slots(owner: Any, value: Any) -> None:
+    """Load everything by torch's own load_state_dict, and have the slots in the types in which they were saved.
+
+    torch converts them to the type of their parameter. That stays so for moments of torch's own optimizers, which go
+    with no other parameter, unless the program's optimizer has such moments already.
+    """
+    before = owner.state
+    owner.load_state_dict(value)
+    if _has_hooks(owner):
+        return
+    keys = chain.from_iterable(group["params"] for group in value["param_groups"])
+    parameters = chain.from_iterable(group["params"] for group in owner.param_groups)
+    is_stock = _is_stock(type_name(type(owner)))
+    for key, parameter in zip(keys, parameters, strict=True):
+        saved, slot, own = value["state"].get(key), owner.state.get(parameter), before.get(parameter)
+        if not isinstance(saved, dict) or not isinstance(slot, dict):
+            continue
+        for name, item in saved.items():
+            if name != "step" and _is_converted(item, slot.get(name), parameter):
+                was = own.get(name) if isinstance(own, dict) else None
+                if not is_stock or name in _NUMBERS or getattr(was, "dtype", None) == item.dtype:
+                    slot[name] = item.to(slot[name].device)
+
+
+def _is_converted(saved: Any, loaded: Any, parameter: Any) -> bool:
+    if array_kind(saved) != "tensor" or array_kind(loaded) != "tensor":
+        return False
+    return bool(saved.dtype != loaded.dtype == parameter.dtype)
+
+
+def _has_hooks(owner: Any) -> bool:
+    return any(getattr(owner, name, None) for name in _HOOKS)
 
 
 def _is_in_place(slot: Any, owner: Any, parameter: Any) -> bool:

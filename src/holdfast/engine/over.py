@@ -1,11 +1,13 @@
 """The loop over the data of a training: from where it is, epoch by epoch, until all are complete."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from holdfast.core.errors import UsageError
+from holdfast.data.generators import Generator, generators
 from holdfast.data.protocol import Data, Handed
 
 __all__ = ["Loop"]
@@ -31,8 +33,10 @@ class Open(NamedTuple):
 class Loop:
     """One per Checkpointer: which data it goes through, and how many epochs are complete."""
 
-    def __init__(self, state: Mapping[str, object]) -> None:
+    def __init__(self, state: Mapping[str, object], *, random: bool = True) -> None:
+        """`random` says whether the program's random state belongs to its checkpoints."""
         self._state = state
+        self._random = _Random() if random else None
         self._running: _Running | None = None
         self.open: list[Open] = []
         """What was handed out since the last step, or save, of the program: a checkpoint that comes at another moment
@@ -71,7 +75,10 @@ class Loop:
 
     @contextmanager
     def put_back(self) -> Iterator[bool]:
-        """While it is open, the position is that of the last step. Gives whether it is: streams cannot go back."""
+        """While it is open, position and random state are those of the last step.
+
+        Gives whether they are: streams cannot go back. What accelerators have drawn stays drawn.
+        """
         first: dict[int, Open] = {}
         for batch in self.open:
             first.setdefault(id(batch.data), batch)
@@ -81,6 +88,8 @@ class Loop:
                 if way is not None:
                     stack.enter_context(way(handed))
             is_back = all(way is not None for way, _ in ways)
+            if is_back and self.open and self._random is not None:
+                stack.enter_context(self._random.as_before())
             self._back = self.open[0].handed.epoch if is_back and self.open else None
             try:
                 yield is_back
@@ -93,6 +102,7 @@ class Loop:
         is_first = True
         while data.epoch < epochs:
             handed, facts = 0, data.facts
+            self._look()
             for batch in data:
                 handed += 1
                 if data.last is not None:
@@ -102,6 +112,7 @@ class Loop:
                 yield held.pop()
                 if self.is_stopped:
                     return
+                self._look()
             # The first may have been left at its very end.
             if not handed and not is_first:
                 raise _no_batch(name, data)
@@ -110,6 +121,44 @@ class Loop:
         if self.open:
             count = len(self.open)
             _log.warning("%d batches of %r were used since the last step(), and are in no checkpoint", count, name)
+
+    def _look(self) -> None:
+        # Before the next batch is made: one that comes again is also made again, and may draw.
+        if self._random is not None and not self.open:
+            self._random.look()
+
+
+class _Random:
+    """Where the generators of this process were between two steps."""
+
+    def __init__(self) -> None:
+        self._generators: list[Generator] = []
+        self._seen: list[Any] = []
+        self._knows_torch: bool | None = None
+
+    def look(self) -> None:
+        """For `as_before`."""
+        has_torch = "torch" in sys.modules
+        if has_torch is not self._knows_torch:
+            self._generators, self._knows_torch = generators(), has_torch
+        self._seen = [generator.look() for generator in self._generators]
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """While it is open, they are there again."""
+        now = [generator.look() for generator in self._generators]
+        try:
+            self._restore(self._seen)
+            yield
+        finally:
+            self._restore(now)
+
+    def _restore(self, states: list[Any]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            try:
+                generator.restore(state)
+            except ValueError as error:  # the program has chosen another bit generator meanwhile, which stays its own
+                _log.warning("random numbers since the last step cannot be taken back: %s", error)
 
 
 def _name_of(data: object, value: object, name: str = "", depth: int = 0) -> str | None:

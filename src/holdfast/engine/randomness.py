@@ -43,15 +43,18 @@ def current_random() -> dict[str, object]:
 
 
 def restore_random(value: Mapping[str, Any]) -> list[str]:
-    """Put the states back; returns what could not be: the library is not loaded, the device not here, or it refuses."""
+    """Put the states back; returns what could not be: the library is not loaded, the device not here, or it refuses.
+
+    Where there are fewer devices than there were, those that are here go on, and the others are named by their number.
+    """
     left: list[str] = []
     for name, state in value.items():
         if name == "python":
             random.setstate(state.getstate())
         elif name == "numpy":
             _restore_numpy(state)
-        elif not _restore_torch(name, state):
-            left.append(name)
+        else:
+            left += _restore_torch(name, state)
     return left
 
 
@@ -82,32 +85,33 @@ def _restore_numpy(saved: "np.random.RandomState") -> None:
     np.random.set_state(state)
 
 
-def _restore_torch(name: str, state: Any) -> bool:
+def _restore_torch(name: str, state: Any) -> list[str]:
     torch = loaded("torch")
     if torch is None:
-        return False
+        return [name]
     if name == "torch":
         torch.set_rng_state(torch.as_tensor(state))
-        return True
+        return []
     try:
         return _restore_device(torch, name, state)
     except Exception as error:  # noqa: BLE001  # I7: the rest of the state is restored, and the training can go on
         _log.warning("the random state of %s is not restored, since it cannot be set: %r", name, error)
-        return False
+        return [name]
 
 
-def _restore_device(torch: Any, name: str, state: Any) -> bool:
+def _restore_device(torch: Any, name: str, state: Any) -> list[str]:
     if name == "torch_mps":
         if not torch.backends.mps.is_available():
-            return False
+            return [name]
         torch.mps.set_rng_state(torch.as_tensor(state))
-        return True
+        return []
     device = device_module(name.removeprefix(_TORCH))
-    if device is None or not isinstance(state, list | tuple) or len(state) > device.device_count():
-        return False
-    for index, one in enumerate(state):
+    if device is None or not isinstance(state, list | tuple):
+        return [name]
+    count = device.device_count()
+    for index, one in enumerate(state[:count]):
         device.set_rng_state(torch.as_tensor(one), index)
-    return True
+    return [f"{name}[{index}]" for index in range(count, len(state))]
 
 
 def _device_states(module: Any) -> list[Any]:

@@ -137,12 +137,14 @@ def restore_session(
         fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)))
         value = plan.apply()
         _report_unknown_classes(plan.unknown_classes)
-        if random_plan is not None:
-            restore_random(random_plan.value())
+        left = [] if random_plan is None else restore_random(random_plan.value())
+        if left:
+            _log.warning("the random state of %s is in the checkpoint, but cannot be restored here", ", ".join(left))
         if where == DISK and not checkpoint.verified and _covers_everything(body, plan, random_plan):
             _mark(session, checkpoint, VERIFIED, "restored")
         drift = _drift(manifest, provenance(), hyperparameters)
-        return Loaded(checkpoint, drift, list(plan.skipped), value, where, body.ledger)
+        skipped = [*plan.skipped, *(f"the random state of {name}: not restored" for name in left)]
+        return Loaded(checkpoint, drift, skipped, value, where, body.ledger)
 
     events = read_events(session.store)
     catalog = with_snapshots(session.catalog(), snapshots, events)
