@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     UnsupportedError,
 )
 from holdfast.core.values import DISK, MEMORY, Checkpoint
+from holdfast.engine.attempts import check_fence
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.journal import Event, read_events
 from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
@@ -122,6 +123,9 @@ def restore_session(
         leaves = leaf_infos(body)
         plan = _replace_all(make_plan, body, leaves) if is_touched() else make_plan(body, leaves)
         random_plan = build(body.random, leaves) if with_random and body.random is not None else None
+        if session.seq > 0:
+            # I11: who cannot begin another attempt afterwards leaves the state as it is.
+            check_fence(session.store, session.attempt)
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
         on_touch()
