@@ -139,8 +139,14 @@ class Stager:
 
     def prepare(self, size_bytes: int, *, after_s: float = 0.0) -> None:
         """Make memory for a snapshot of about that size ready, while the program does something else."""
-        if size_bytes >= _LEAST_PREPARED_BYTES:
-            self.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES, after_s=after_s)
+        background = self.background
+        # A slot that is being filled or written stays as it is; the next save asks for more if it needs more.
+        if (
+            size_bytes >= _LEAST_PREPARED_BYTES
+            and not background.is_busy()
+            and not background.arena.has_room(size_bytes)
+        ):
+            background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES, after_s=after_s)
 
     @contextmanager
     def updating(self) -> Iterator[None]:
