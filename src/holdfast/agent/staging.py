@@ -105,7 +105,8 @@ class Stager:
         self.staged_step: int | None = None
         session.shares_attempt = True
         hello = Hello(
-            run=os.path.abspath(session.store.location),  # the agent has another working directory
+            # The agent has another working directory, and one that is started later finds another run behind a link.
+            run=os.path.realpath(session.store.location),
             run_id=session.run_id,
             attempt=session.attempt,
             workers=1 + max(1, min(_MOST_DIGESTING, len(os.sched_getaffinity(0)) // 2)),
