@@ -256,6 +256,16 @@ def test_one_that_is_damaged_in_memory_is_read_from_the_disk(run, root, caplog):
     assert "damaged in memory, and read from the disk" in caplog.text
 
 
+def test_one_that_is_damaged_in_memory_is_read_from_the_disk_also_where_some_of_the_state_stays(run, root):
+    leave_in_memory(run, root, durable=[1, 2], staged=[])
+    for slot in arenas(root)[0].glob("slot-*"):
+        damage(slot)
+    weights, more = np.zeros(1000), np.ones(3)
+    with Checkpointer(run, {"w": weights, "more": more}, background="process") as ckpt:
+        found = ckpt.restore(strict=False)
+        assert (found.step, found.where, weights[0]) == (2, "disk", 2)
+
+
 def test_one_that_only_memory_has_and_is_damaged_gives_way_to_an_older_one(run, root, caplog):
     leave_in_memory(run, root, durable=[1], staged=[2, 3])
     (newest,) = [slot for slot in arenas(root)[0].glob("slot-*") if np.full(9, 3.0).tobytes() in slot.read_bytes()]
