@@ -470,6 +470,22 @@ class TestOneWriter:
             assert new.restore().id == first
         old.close()
 
+    @pytest.mark.parametrize("background", ["off", "thread", "process"])
+    def test_the_older_writer_cannot_take_the_run_back_by_a_rollback(self, tmp_path, background):
+        weights = np.zeros(3)
+        old = holdfast.Checkpointer(tmp_path / "run", {"w": weights}, background=background)
+        old.save(step=1).wait()
+        weights += 1
+        with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(3)}, takeover=True, background=background) as new:
+            new.restore()
+
+            with pytest.raises(holdfast.FencedError, match="attempt 1 may no longer write"):
+                old.restore(1)
+
+            assert weights.tolist() == [1, 1, 1]
+            new.save(step=2).wait()
+        old.close()
+
     def test_a_forked_child_may_not_use_it(self, tmp_path):
         program = tmp_path / "program.py"
         program.write_text(FORKING_PROGRAM)

@@ -22,7 +22,9 @@ class MemorySlot:
         os.pwrite(self.descriptor, text.encode(), 0)
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class Heard:

@@ -170,6 +170,20 @@ def test_an_agent_that_dies_is_replaced_and_the_next_one_writes_what_is_outstand
     assert len(made.heard.all(Ready)) == 2
 
 
+def test_one_that_dies_after_a_slot_was_dropped_is_replaced_with_the_others(tmp_path):
+    with rig(tmp_path) as made:
+        made.heard.wait_for(Ready)
+        made.slots[1].close()
+
+        os.kill(made.agent.pid, signal.SIGKILL)
+        gone = made.heard.wait_for(AgentGone)
+        made.write(2)
+        made.heard.wait_for(Durable)
+
+    assert gone.restarted
+    assert made.lines("durable") == ["durable 2 zero"]
+
+
 def test_one_that_dies_in_closing_is_replaced_too(tmp_path):
     with rig(tmp_path, gate=str(tmp_path / "gate")) as made:
         made.write(1)

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Checkpointer
 from holdfast.tiers import arena, finding
+from holdfast.tiers.room import Room, memory_room
 from tests.background.rig import Program, agents_of, arenas, run_program, steps, until
 
 LEAVE_IN_MEMORY = """
@@ -254,6 +256,16 @@ def test_one_that_is_damaged_in_memory_is_read_from_the_disk(run, root, caplog):
     assert "damaged in memory, and read from the disk" in caplog.text
 
 
+def test_one_that_is_damaged_in_memory_is_read_from_the_disk_also_where_some_of_the_state_stays(run, root):
+    leave_in_memory(run, root, durable=[1, 2], staged=[])
+    for slot in arenas(root)[0].glob("slot-*"):
+        damage(slot)
+    weights, more = np.zeros(1000), np.ones(3)
+    with Checkpointer(run, {"w": weights, "more": more}, background="process") as ckpt:
+        found = ckpt.restore(strict=False)
+        assert (found.step, found.where, weights[0]) == (2, "disk", 2)
+
+
 def test_one_that_only_memory_has_and_is_damaged_gives_way_to_an_older_one(run, root, caplog):
     leave_in_memory(run, root, durable=[1], staged=[2, 3])
     (newest,) = [slot for slot in arenas(root)[0].glob("slot-*") if np.full(9, 3.0).tobytes() in slot.read_bytes()]
@@ -363,3 +375,32 @@ def test_memory_that_is_made_ready_later_is_there_when_a_save_asks_for_it(run, r
         ckpt.save(step=2).wait(60)
     with Checkpointer(run, state, background="process") as ckpt:
         assert ckpt.restore().step == 2  # and close() does not wait for the time to pass
+
+
+def test_a_save_waits_for_memory_that_is_being_made_ready_also_where_there_is_enough(run, root, monkeypatch):
+    with Checkpointer(run, {"w": np.zeros(1000)}, background="thread") as ckpt:
+        ckpt.save(step=1).wait(60)
+        memory = ckpt._stager.background.arena
+        fitted = threading.Event()
+
+        def slow_room() -> Room:
+            memory._hurry.wait()
+            fitted.set()
+            return memory_room()
+
+        monkeypatch.setattr(arena, "memory_room", slow_room)
+        memory.fit_in_background(1 << 20)
+
+        assert ckpt._stager.background.has_room(8000)
+
+        assert fitted.is_set()
+        assert not memory.is_fitting
+
+
+def test_a_rollback_leaves_memory_that_is_large_enough_as_it_is(run, root):
+    with Checkpointer(run, {"w": np.zeros(4 << 20)}, background="process") as ckpt:
+        ckpt.save(step=1).wait(60)
+        before = ckpt._stager.background.arena._fitting
+        ckpt.restore()
+
+        assert ckpt._stager.background.arena._fitting is before

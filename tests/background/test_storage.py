@@ -1,5 +1,6 @@
 """Storage that is full, hangs, or belongs to somebody else meanwhile; and how a program ends then."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 
 from holdfast import Checkpointer
-from holdfast.core.errors import FencedError, NoSpaceError, SaveFailedError
-from tests.background.rig import Program, arenas, events, run_program, steps, until
+from holdfast.core.errors import FencedError, NoSpaceError, RunError, SaveFailedError
+from tests.background.rig import Program, agents_of, arenas, events, run_program, steps, until
 from tests.crash.loop_image import LoopImage, why_not
 
 EXIT_NOT_DURABLE = 74
@@ -225,6 +226,61 @@ def test_a_training_that_was_fenced_off_is_told_at_every_save(run, root):
             old.close()
         new.save(step=6).wait(60)
     assert steps(run) == [1, 2, 6]
+
+
+def kill_agents() -> None:
+    """And wait until others have taken their place."""
+    before = agents_of(os.getpid())
+    for agent in before:
+        os.kill(agent, signal.SIGKILL)
+    until(lambda: agents_of(os.getpid()) and not set(agents_of(os.getpid())) & set(before))
+
+
+def test_an_agent_that_is_started_again_does_not_follow_a_link_to_another_run(run, root, tmp_path):
+    other = make_run(tmp_path / "other")
+    run.mkdir(mode=0o700)
+    (tmp_path / "latest").symlink_to(run)
+    with Checkpointer(tmp_path / "latest", {"w": np.zeros(1000)}, background="process") as ckpt:
+        ckpt.save(step=1).wait(60)
+        (tmp_path / "latest").unlink()
+        (tmp_path / "latest").symlink_to(tmp_path / "other")
+        kill_agents()
+        ckpt.save(step=2).wait(60)
+    assert steps(run) == [1, 2]
+    assert files(tmp_path / "other") == other
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_an_agent_that_is_started_again_leaves_another_run_alone(run, root, tmp_path, is_copy):
+    if is_copy:
+        make_run(run)
+        shutil.copytree(run, tmp_path / "other")
+    else:
+        make_run(tmp_path / "other")
+    other = files(tmp_path / "other")
+    ckpt = Checkpointer(run, {"w": np.zeros(1000)}, background="process")
+    ckpt.restore()
+    ckpt.save(step=2).wait(60)
+    run.rename(tmp_path / "moved")
+    (tmp_path / "other").rename(run)
+    kill_agents()
+    pending = ckpt.save(step=3)
+    with pytest.raises(RunError, match="does not know attempt 2" if is_copy else "is another run by now"):
+        pending.wait(60)
+    assert files(run) == other
+    with pytest.raises(SaveFailedError):
+        ckpt.close()
+
+
+def make_run(path: Path) -> dict[str, bytes]:
+    """A run with a checkpoint, and its files."""
+    with Checkpointer(path, {"w": np.zeros(1000)}, background="off") as ckpt:
+        ckpt.save(step=1)
+    return files(path)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_run_directory_that_is_replaced_is_an_error_and_not_a_crash(run, root):

@@ -93,6 +93,27 @@ def test_prune_removes_garbage_but_not_what_a_live_writer_may_be_writing(run, ho
     assert ours.exists()
 
 
+def test_what_the_agent_of_a_dead_writer_is_writing_is_no_garbage(run, holdfast_command):
+    ours = run / "000000060-e000-20260101T000000Z-a0003"
+    with holdfast.Checkpointer(run, {"model": {}}):
+        ours.mkdir(mode=0o700)
+    agent = PosixStore(run)
+    agent.publish("attempts/000003.agent", b"{}\n")
+    agent.hold("attempts/000003.agent")
+
+    pruned = json.loads(holdfast_command("prune", "run", "--garbage", "--yes", "--json").out)
+    listed = holdfast_command("ls", "run").out
+    doctor = json.loads(holdfast_command("doctor", "run", "--json").out)
+    agent.close()
+
+    assert pruned["garbage"] == []
+    assert ours.exists()
+    assert "which has ended; its agent finishes what it has" in listed
+    assert "left by a crash" not in listed
+    (leftovers,) = (finding for finding in doctor["findings"] if finding["what"] == "leftovers")
+    assert leftovers["status"] == "ok"
+
+
 def test_prune_without_a_person_needs_yes(run, holdfast_command, steps):
     before = steps()
 

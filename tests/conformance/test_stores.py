@@ -62,9 +62,9 @@ def test_the_suite_runs_as_one_call(tmp_path: Path) -> None:
 
 def test_the_suite_names_the_behaviour_that_a_broken_store_lacks() -> None:
     class Overwriting(MemoryStore):
-        def publish(self, key: str, data: bytes) -> None:
+        def publish(self, key: str, data: bytes, *, make_group: bool = True) -> None:
             self.remove(key)
-            super().publish(key, data)
+            super().publish(key, data, make_group=make_group)
 
     with pytest.raises(AssertionError, match=r"publishing_a_taken_name.*nothing was raised"):
         check_store(lambda: Overwriting().another)

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.core.errors import RestoreError, StateError, StorageError, UsageError
+from holdfast.core.clock import SystemClock
+from holdfast.core.errors import RestoreError, RunBusyError, StateError, StorageError, UsageError
 from holdfast.doors.kit import Checkpointer
+from holdfast.engine.session import Session
+from holdfast.storage.posix import PosixStore
 from tests.doors.scripts import run
 
 
@@ -289,6 +292,20 @@ def test_one_that_is_made_again_in_the_same_process_takes_over(tmp_path: Path) -
 
     assert (tmp_path / "c.txt").read_text() == "2"
     assert first.checkpoint_value == 1
+
+
+def test_one_that_is_made_again_takes_nothing_from_another_process_that_took_over(tmp_path: Path) -> None:
+    first = _make(tmp_path / "c.txt")
+    first.checkpoint(1)
+    other = Session(PosixStore(tmp_path / "c.txt.run"), SystemClock(), takeover=True, fresh=False, workers=2)
+
+    second = _make(tmp_path / "c.txt")
+    with pytest.raises(RunBusyError):
+        second.checkpoint(2)
+
+    other.roll_back()
+    assert other.attempt == 3
+    other.close()
 
 
 def test_a_storage_that_fails_is_a_warning_in_step_and_an_error_in_checkpoint(

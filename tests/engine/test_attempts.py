@@ -41,6 +41,16 @@ def test_a_takeover_fences_the_older_attempt(store, clock):
         check_fence(store, 1)
 
 
+def test_an_attempt_that_is_not_the_newest_any_more_cannot_be_followed(store, clock):
+    begin_attempt(store, clock)
+    begin_attempt(store, clock, takeover=True)
+
+    with pytest.raises(FencedError, match="attempt 1 may no longer write"):
+        begin_attempt(store, clock, takeover=True, follows=1)
+
+    assert begin_attempt(store, clock, takeover=True, follows=2) == 3
+
+
 def test_a_writer_that_let_go_is_followed_without_a_takeover(store, clock):
     begin_attempt(store, clock)
     store.let_go("attempts/000001.json")

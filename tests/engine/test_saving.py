@@ -2,12 +2,17 @@
 
 import errno
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import holdfast
+from holdfast.engine.commit import commit
+from holdfast.format.manifest import ShardRecord
 from holdfast.storage.files import Files, Space
+from holdfast.storage.memory import MemoryStore
 from holdfast.testing import Fault, FaultyFiles
 
 
@@ -118,3 +123,39 @@ def test_steps_of_any_size_are_saved(tmp_path):
 
     with open_run(tmp_path) as ckpt:
         assert ckpt.restore().step == 10**15
+
+
+class CleanedUp(Files):
+    """A file system from which somebody removes every unfinished checkpoint as soon as its shard is durable."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+
+    def sync(self, descriptor: int) -> None:
+        super().sync(descriptor)
+        for shard in self.run.glob("*-a*/rank-*"):
+            if not (shard.parent / "manifest.json").exists():
+                shutil.rmtree(shard.parent)
+
+
+def test_a_checkpoint_whose_shard_was_removed_before_the_commit_never_exists(tmp_path):
+    ckpt = open_run(tmp_path, CleanedUp(tmp_path / "run"))
+
+    pending = ckpt.save(step=1)
+
+    assert isinstance(pending.error, holdfast.StorageError)
+    assert "somebody removed it" in pending.error.message
+    assert directories(tmp_path) == []
+    with pytest.raises(holdfast.SaveFailedError):
+        ckpt.close()
+
+
+def test_a_checkpoint_whose_shard_was_cut_off_before_the_commit_never_exists():
+    store = MemoryStore()
+    store.publish("group/rank-00000.safetensors", b"half")
+    whole = ShardRecord(name="rank-00000.safetensors", size_bytes=8, chunk_bytes=8, xxh3=[], blake3=[])
+
+    with pytest.raises(holdfast.StorageError, match="has 4 bytes, 8 were written"):
+        commit(store, "group", b"manifest", shards=[whole], attempt=1)
+
+    assert [entry.name for entry in store.list("group")] == ["rank-00000.safetensors"]

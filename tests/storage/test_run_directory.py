@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RunError, UsageError
+from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import Fault, FaultyFiles, MemoryFiles, OpKind, RecordingFiles
+from tests.descriptors import open_descriptors
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -192,3 +195,35 @@ def test_a_closed_store_says_so(store: PosixStore) -> None:
     for use in (store.list, store.space, lambda: store.publish("x", b""), lambda: store.exclusive(0.0)):
         with pytest.raises(UsageError, match="closed"):
             use()
+
+
+class HangingFiles(Files):
+    """A file system that does not answer to appending for a while."""
+
+    def __init__(self) -> None:
+        self.hangs = threading.Event()
+        self.answers = threading.Event()
+
+    def open_append(self, parent: int, name: str, mode: int) -> int:
+        self.hangs.set()
+        self.answers.wait()
+        return super().open_append(parent, name, mode)
+
+
+def test_an_operation_that_hangs_while_the_store_is_closed_does_not_end_up_in_files_of_others(run: Path) -> None:
+    before = open_descriptors()
+    files = HangingFiles()
+    store = PosixStore(run, create=True, files=files)
+    thread = threading.Thread(target=store.append, args=("journal", b"late"), kwargs={"durable": True})
+    thread.start()
+    files.hangs.wait()
+
+    store.close()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    files.answers.set()
+    thread.join()
+
+    for descriptor in others:
+        os.close(descriptor)
+    assert (run / "journal").read_bytes() == b"late\n"
+    assert open_descriptors() == before

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.core.errors import IntegrityError, StorageError, UsageError
 from holdfast.core.limits import PAGE_BYTES
+from holdfast.tiers import shared_memory
 from holdfast.tiers.control import CONTROL_BYTES, RECORD_BYTES, Control, encode_control
 from holdfast.tiers.shared_memory import AllocationStoppedError, Mapping, touch_by_writing
 from holdfast.tiers.slot import Content, Slot
@@ -218,6 +219,24 @@ def test_touching_without_the_help_of_the_system_changes_nothing(slot: Slot) -> 
     touch_by_writing(view)
 
     assert bytes(view) == content
+
+
+def test_growing_without_the_help_of_the_system_does_not_write_to_what_is_used(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwrite(view: memoryview) -> None:
+        view[:] = b"\xff" * len(view)
+
+    monkeypatch.setattr(shared_memory, "_MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr(shared_memory, "touch_by_writing", overwrite)
+    used_bytes = slot.capacity_bytes
+    content = os.urandom(used_bytes)
+    slot.image(used_bytes)[:] = content
+
+    slot.grow(used_bytes + (20 << 20))
+
+    assert bytes(slot.image(used_bytes)) == content
+    assert slot.image(slot.capacity_bytes)[used_bytes] == slot.image(slot.capacity_bytes)[-1] == 0xFF
 
 
 def test_touched_pages_are_in_memory_before_they_are_used(root: Path) -> None:

@@ -104,7 +104,7 @@ class Background:
         """Whether a snapshot of that size can be held in memory, and written from there; said once if not."""
         if self._is_broken:
             return False
-        if any(slot.capacity_bytes >= size_bytes for slot in self.arena.slots):
+        if not self.arena.is_fitting and self.arena.has_room(size_bytes):
             return True
         # What is on its way is read where it is; a slot that must be replaced would drop it.
         self.settle(_BUSY_DEADLINE_S, patience_s=_PATIENCE_S - self._waited_s)

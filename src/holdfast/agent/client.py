@@ -234,9 +234,11 @@ class Agent(_Account):
             return f"the agent cannot be started: {error}"
         try:
             process.channel.send(encode(self._hello))
+            # One that the arena has dropped is not used any more.
+            self._slots = {index: slot for index, slot in self._slots.items() if slot.descriptor >= 0}
             for index, slot in self._slots.items():
                 process.channel.send(encode(NewSlot(index)), slot.descriptor)
-        except OSError as error:  # a slot that is closed
+        except OSError as error:  # a slot that is closed meanwhile
             self._drop(process, grace_s=0)
             return f"the agent cannot be given its memory: {error}"
         for message in self._outstanding.values():

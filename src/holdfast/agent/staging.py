@@ -105,7 +105,8 @@ class Stager:
         self.staged_step: int | None = None
         session.shares_attempt = True
         hello = Hello(
-            run=os.path.abspath(session.store.location),  # the agent has another working directory
+            # The agent has another working directory, and one that is started later finds another run behind a link.
+            run=os.path.realpath(session.store.location),
             run_id=session.run_id,
             attempt=session.attempt,
             workers=1 + max(1, min(_MOST_DIGESTING, len(os.sched_getaffinity(0)) // 2)),
@@ -139,8 +140,14 @@ class Stager:
 
     def prepare(self, size_bytes: int, *, after_s: float = 0.0) -> None:
         """Make memory for a snapshot of about that size ready, while the program does something else."""
-        if size_bytes >= _LEAST_PREPARED_BYTES:
-            self.background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES, after_s=after_s)
+        background = self.background
+        # A slot that is being filled or written stays as it is; the next save asks for more if it needs more.
+        if (
+            size_bytes >= _LEAST_PREPARED_BYTES
+            and not background.is_busy()
+            and not background.arena.has_room(size_bytes)
+        ):
+            background.arena.fit_in_background(size_bytes + size_bytes // 50 + CHUNK_BYTES, after_s=after_s)
 
     @contextmanager
     def updating(self) -> Iterator[None]:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from holdfast.agent import messages
 from holdfast.agent.messages import Durable, Failed, Hello, Progress, Removed, Report, Write
 from holdfast.core.clock import Clock, SystemClock
-from holdfast.core.errors import BlobExistsError, HoldfastError, IntegrityError
-from holdfast.core.names import agent_key
+from holdfast.core.errors import BlobExistsError, HoldfastError, IntegrityError, RunError
+from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
 from holdfast.core.values import Checkpoint, Fork
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import HeadCache
 from holdfast.engine.commit import remove_checkpoint
+from holdfast.engine.identity import identify
 from holdfast.engine.journal import Journal
 from holdfast.engine.persist_image import persist_image
 from holdfast.engine.writing import Draft, prune_run, renamed, write_checkpoint
@@ -32,6 +33,8 @@ class Worker:
     """Writes for one attempt, and holds it: whoever comes next waits until what was staged is durable."""
 
     def __init__(self, store: Store, hello: Hello, clock: Clock) -> None:
+        """RunError where the store is not the run of that attempt, and nothing is changed."""
+        _check_run(store, hello)
         self.store = store
         self.clock = clock
         self.run_id = hello.run_id
@@ -151,6 +154,21 @@ def make_worker(hello: Hello) -> Worker:
     except BaseException:
         store.close()
         raise
+
+
+def _check_run(store: Store, hello: Hello) -> None:
+    """The run is opened by its name, which may be another run's by now (I11)."""
+    found, attempt = identify(store), attempt_key(hello.attempt)
+    if found != hello.run_id:
+        raise RunError(
+            f"{store.location} is another run by now (id {found}, the training has {hello.run_id})",
+            hint="was it moved, or something else mounted there? start the training again",
+        )
+    if not any(attempt == f"{ATTEMPTS_DIR}/{entry.name}" for entry in store.list(ATTEMPTS_DIR)):
+        raise RunError(
+            f"{store.location} does not know attempt {hello.attempt}, which is to be written",
+            hint="was it replaced by a copy? start the training again",
+        )
 
 
 def _read_staged(slot: Slot, message: Write, run_id: str) -> Manifest:

@@ -11,6 +11,7 @@ from holdfast.core.errors import HoldfastError, RunError, StorageError
 from holdfast.core.values import DISK, Checkpoint
 from holdfast.doors.kit_files import aside, put_in_place
 from holdfast.engine.file_state import restore_files, save_files
+from holdfast.engine.holders import newest_attempt
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source, read_manifest
 from holdfast.engine.marks import QUARANTINED, set_mark
@@ -30,8 +31,9 @@ _KEEP = keep(last=2)
 _DIGEST = "blake3"
 _AFTER = "after"
 _TAG = "kit"
-# Of this process: a Checkpointer that is made again, as in a notebook, takes the run over from the one before.
-_opened: dict[str, int] = {}
+# Of this process, and its newest attempt: a Checkpointer that is made again, as in a notebook, takes the run over from
+# the one before, but not from another process (I11).
+_opened: dict[str, tuple[int, int | None]] = {}
 
 
 class Known(NamedTuple):
@@ -89,6 +91,7 @@ class Catalogue:
         session = self._open(fresh=False)
         if session.seq > 0:
             session.roll_back()
+            _opened[str(self.path)] = os.getpid(), session.attempt
         session.resume_from(checkpoint)
         self._last = checkpoint.id
         self.digest, _ = self._digests(session, checkpoint)
@@ -148,7 +151,7 @@ class Catalogue:
 
     def close(self) -> None:
         """Let the run go."""
-        if self._session is not None and os.getpid() == _opened.get(str(self.path)):
+        if self._session is not None and os.getpid() == _opened[str(self.path)][0]:
             session, self._session = self._session, None
             session.close()
             if self._provenance is not None:
@@ -176,14 +179,14 @@ class Catalogue:
                 self._session = Session(
                     store,
                     SystemClock(),
-                    takeover=_opened.get(name) == os.getpid(),
+                    takeover=_opened.get(name) == (os.getpid(), newest_attempt(store)),
                     fresh=fresh and not goes_on,
                     workers=default_workers(),
                 )
             except BaseException:
                 store.close()
                 raise
-            _opened[name] = os.getpid()
+            _opened[name] = os.getpid(), self._session.attempt
             self._provenance = self._provenance or begin_provenance()
             self._place = _place_of(self.path)
             if goes_on:

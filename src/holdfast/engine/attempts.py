@@ -21,15 +21,18 @@ _AGENT_PAUSE_S = 0.02
 _JOB_VARIABLES = ("PBS_JOBID", "LSB_JOBID")
 
 
-def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False) -> int:
+def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False, follows: int | None = None) -> int:
     """The number of a new attempt, held by this process until it ends.
 
     RunBusyError where a live writer holds the run, unless `takeover`, or unless that is an earlier start of this job,
-    which the scheduler has given up; the older writer is fenced off from then on.
+    which the scheduler has given up; the older writer is fenced off from then on. FencedError where the attempt that it
+    `follows`, as a rollback does, is not the newest one any more.
     """
     if not takeover:
         _wait_for_agent(store, clock)
     with store.exclusive(_LOCK_DEADLINE_S):
+        if follows is not None:
+            check_fence(store, follows)
         holder = latest_holder(store)
         if holder is not None and holder.alive and not takeover and not _is_our_turn(store, holder):
             is_own = holder.pid == os.getpid() and holder.host == _host()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MARKER_NAME, MARKS_DIR
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.doctor import OK, WARN, Finding
-from holdfast.engine.holders import latest_holder
+from holdfast.engine.holders import is_being_written, latest_holder
 from holdfast.engine.marks import list_marks
 from holdfast.storage.store import Store
 
@@ -57,7 +57,7 @@ def _garbage(store: Store, catalog: Catalog) -> Finding:
     holder = latest_holder(store)
     if not catalog.garbage:
         return Finding("leftovers", OK, "none")
-    if holder is not None and holder.alive:
+    if holder is not None and is_being_written(store, holder.attempt):
         return Finding("leftovers", OK, f"{len(catalog.garbage)} without a manifest; the writer may be at work there")
     count = len(catalog.garbage)
     advice = f"of a crash: the next save or `holdfast prune {store.location} --garbage` cleans up"

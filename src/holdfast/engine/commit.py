@@ -1,23 +1,46 @@
 """Commit: the one place where a checkpoint comes to exist (I1), and the one where it ceases to."""
 
+from collections.abc import Sequence
+
 from holdfast.core.clock import Clock
+from holdfast.core.errors import BlobMissingError, StorageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.engine.attempts import check_fence
 from holdfast.engine.marks import PINNED, clear_marks, list_marks, set_mark
+from holdfast.format.manifest import ShardRecord
 from holdfast.storage.store import Store
 
-__all__ = ["abandon", "commit", "pin", "remove_checkpoint", "remove_garbage"]
+__all__ = ["abandon", "check_shards", "commit", "pin", "remove_checkpoint", "remove_garbage"]
 
 LOCK_DEADLINE_S = 60.0
 
 
-def commit(store: Store, checkpoint_id: str, manifest: bytes, *, attempt: int) -> None:
+def commit(store: Store, checkpoint_id: str, manifest: bytes, *, shards: Sequence[ShardRecord], attempt: int) -> None:
     """Publish the manifest of a checkpoint whose shards are durable (I2). When this returns, it is, too (I5)."""
     with store.exclusive(LOCK_DEADLINE_S):
         # I11: a newer attempt begins under the same lock, so none can start between this check and the rename.
         check_fence(store, attempt)
-        store.publish(f"{checkpoint_id}/{MANIFEST_NAME}", manifest)
+        # I2: an fsync of a file that somebody has unlinked succeeds, too.
+        check_shards(store, checkpoint_id, shards)
+        store.publish(f"{checkpoint_id}/{MANIFEST_NAME}", manifest, make_group=False)
+
+
+def check_shards(store: Store, checkpoint_id: str, shards: Sequence[ShardRecord]) -> None:
+    """StorageError where a shard that was written is not there any more, or not with its size."""
+    for shard in shards:
+        where = f"{store.location}/{checkpoint_id}/{shard.name}"
+        try:
+            reader = store.open(f"{checkpoint_id}/{shard.name}")
+        except BlobMissingError as error:
+            raise StorageError(
+                f"{where}: somebody removed it while the checkpoint was being written",
+                hint="leave directories without a manifest alone while the run is being written",
+                errno=error.errno,
+            ) from error
+        reader.close()
+        if reader.size_bytes != shard.size_bytes:
+            raise StorageError(f"{where}: has {reader.size_bytes} bytes, {shard.size_bytes} were written")
 
 
 def abandon(store: Store, checkpoint_id: str) -> None:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
-from holdfast.core.names import ATTEMPTS_DIR, attempt_key
+from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
 from holdfast.storage.store import Store
 
-__all__ = ["Holder", "Turn", "latest_holder", "newest_attempt", "read_holder"]
+__all__ = ["Holder", "Turn", "is_being_written", "latest_holder", "newest_attempt", "read_holder"]
 
 
 class Turn(NamedTuple):
@@ -43,6 +43,11 @@ def latest_holder(store: Store) -> Holder | None:
     """Who wrote the run last, and whether that process still lives."""
     newest = newest_attempt(store)
     return None if newest is None else read_holder(store, newest)
+
+
+def is_being_written(store: Store, attempt: int) -> bool:
+    """Whether somebody writes for that attempt: its process, or the agent, which may outlive it."""
+    return store.is_held(attempt_key(attempt)) or store.is_held(agent_key(attempt))
 
 
 def newest_attempt(store: Store) -> int | None:

@@ -18,6 +18,7 @@ from holdfast.core.errors import (
     printable,
 )
 from holdfast.core.values import DISK, MEMORY, Checkpoint
+from holdfast.engine.attempts import check_fence
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.journal import Event, read_events
 from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
@@ -116,21 +117,27 @@ def restore_session(
 
     def load(checkpoint: Checkpoint) -> Loaded:
         snapshot = snapshots.get(checkpoint.id)
+        # Asked once: what its copy in memory was partly read into is what its copy on the disk replaces.
+        after_another = is_touched()
         if snapshot is not None:
             try:
-                return load_from(source._replace(store=cast("Store", snapshot.store)), checkpoint, MEMORY)
+                in_memory = source._replace(store=cast("Store", snapshot.store))
+                return load_from(in_memory, checkpoint, MEMORY, after_another=after_another)
             except (FormatError, StorageError) as error:
                 if DISK not in checkpoint.where:
                     raise
                 _log.error("step %d is damaged in memory, and read from the disk: %s", checkpoint.step, error.message)
-        return load_from(source, checkpoint, DISK)
+        return load_from(source, checkpoint, DISK, after_another=after_another)
 
-    def load_from(source: Source, checkpoint: Checkpoint, where: str) -> Loaded:
+    def load_from(source: Source, checkpoint: Checkpoint, where: str, *, after_another: bool) -> Loaded:
         manifest = read_manifest(source, checkpoint.id, staged=where == MEMORY)
         body = manifest.body
         leaves = leaf_infos(body)
-        plan = _replace_all(make_plan, body, leaves) if is_touched() else make_plan(body, leaves)
+        plan = _replace_all(make_plan, body, leaves) if after_another else make_plan(body, leaves)
         random_plan = build(body.random, leaves) if with_random and body.random is not None else None
+        if session.seq > 0:
+            # I11: who cannot begin another attempt afterwards leaves the state as it is.
+            check_fence(session.store, session.attempt)
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
         on_touch()

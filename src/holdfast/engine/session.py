@@ -54,9 +54,12 @@ class Session:
         return read_catalog(self.store, self.run_id, cache=self.heads)
 
     def roll_back(self) -> None:
-        """Begin a new attempt in this process, so that steps never go backwards within one."""
+        """Begin a new attempt in this process, so that steps never go backwards within one.
+
+        FencedError where the run belongs to a newer writer (I11).
+        """
         previous = self.attempt
-        self._begin(takeover=True)
+        self._begin(takeover=True, follows=previous)
         self.store.let_go(attempt_key(previous))
 
     def resume_from(self, checkpoint: Checkpoint) -> None:
@@ -110,8 +113,8 @@ class Session:
         self.store.let_go(attempt_key(self.attempt))
         self.store.close()
 
-    def _begin(self, *, takeover: bool) -> None:
-        self.attempt = begin_attempt(self.store, self.clock, takeover=takeover)
+    def _begin(self, *, takeover: bool, follows: int | None = None) -> None:
+        self.attempt = begin_attempt(self.store, self.clock, takeover=takeover, follows=follows)
         self.journal = Journal(self.store, self.clock, self.attempt)
         self.origin = self.parent = self.last_step = None
         self.forks = (Fork(self.attempt, None),) if self.starts_over else ()

@@ -9,8 +9,8 @@ from holdfast.core.limits import MAX_MANIFEST_BYTES, MAX_SMALL_BLOB_BYTES
 from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MANIFEST_NAME, MARKER_NAME, attempt_key
 from holdfast.core.values import Checkpoint
 from holdfast.engine.blocks import BlockPool, run_in_order
-from holdfast.engine.commit import LOCK_DEADLINE_S
-from holdfast.engine.holders import latest_holder
+from holdfast.engine.commit import LOCK_DEADLINE_S, check_shards
+from holdfast.engine.holders import is_being_written, latest_holder
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source
 from holdfast.engine.marks import PINNED, SUSPECT, VERIFIED, read_reason, set_mark
@@ -122,7 +122,7 @@ def _copy_one(source: Source, target: Store, checkpoint: Checkpoint, clock: Cloc
         _copy_shard(source, target, checkpoint.id, shard)
     with target.exclusive(LOCK_DEADLINE_S):
         _check_undisturbed(target, checkpoint.id, body)
-        target.publish(key, manifest)
+        target.publish(key, manifest, make_group=False)
     set_mark(target, checkpoint.id, VERIFIED, reason=f"copied from {source.store.location}", clock=clock)
     if checkpoint.pinned:
         set_mark(target, checkpoint.id, PINNED, reason=read_reason(source.store, checkpoint.id, PINNED), clock=clock)
@@ -134,13 +134,11 @@ def _copy_one(source: Source, target: Store, checkpoint: Checkpoint, clock: Cloc
 def _check_undisturbed(target: Store, checkpoint_id: str, body: Body) -> None:
     """A training that began in the target meanwhile would have taken what has no manifest yet for garbage."""
     holder = latest_holder(target)
-    if holder is not None and holder.alive:
+    if holder is not None and is_being_written(target, holder.attempt):
         raise RunBusyError(
             f"{target.location} is being written by {holder}", hint="copy to a new directory, or wait until it ends"
         )
-    for shard in body.shards:
-        reader = target.open(f"{checkpoint_id}/{shard.name}")
-        reader.close()
+    check_shards(target, checkpoint_id, body.shards)
 
 
 def _copy_shard(source: Source, target: Store, checkpoint_id: str, shard: ShardRecord) -> None:

@@ -120,7 +120,7 @@ def _write_once(writer: Attempt, draft: Draft, produce: Produce) -> Checkpoint:
         shard = _write_shard(writer, checkpoint, produce)
         manifest = encode_manifest(checkpoint, writer.run_id, draft.body.with_shards([shard]))
         _mark_suspect(writer, checkpoint)
-        commit(writer.store, checkpoint.id, manifest, attempt=writer.attempt)
+        commit(writer.store, checkpoint.id, manifest, shards=[shard], attempt=writer.attempt)
     except BaseException:
         _abandon_quietly(writer, checkpoint)
         raise

@@ -22,13 +22,17 @@ class GroupDirectories:
         self._files = files
         self._clock = clock
         self._root = root
+        self._is_closed = False
+        # Not counted under a lock: one that another thread had at the time of a fork is never released in the child.
+        self._users: list[str] = []
+        self._left_to_close = [root]
         self._location = location
         self._readonly = readonly
 
     @property
     def root(self) -> int:
         """The descriptor of the run's directory."""
-        if self._root < 0:
+        if self._is_closed:
             raise UsageError(f"{self._location}: the store is closed")
         return self._root
 
@@ -63,16 +67,46 @@ class GroupDirectories:
         return retried(lambda: self._open_or_make(group) if make else self._open(group), self._clock)
 
     def close(self, descriptor: int) -> None:
-        if descriptor != self._root:
+        if descriptor == self._root:
+            self._leave_root()
+        else:
             close_quietly(self._files, descriptor)
 
     def close_root(self) -> None:
-        root, self._root = self._root, -1
-        if root >= 0:
-            close_quietly(self._files, root)
+        """Closed when the last operation in it ends: one that hangs must not come back to somebody else's file."""
+        self._is_closed = True
+        self._close_unused_root()
 
     def _open(self, group: str) -> int:
-        return self._files.open_dir(self.root, check_name(group)) if group else self.root
+        if not group:
+            return self._enter_root(group)
+        check_name(group)
+        root = self._enter_root(group)
+        try:
+            return self._files.open_dir(root, group)
+        finally:
+            self._leave_root()
+
+    def _enter_root(self, group: str) -> int:
+        self._users.append(group)  # before the look at whether it is closed: whoever closes looks afterwards
+        try:
+            return self.root
+        except UsageError:
+            self._leave_root()
+            raise
+
+    def _leave_root(self) -> None:
+        self._users.pop()
+        if self._is_closed:
+            self._close_unused_root()
+
+    def _close_unused_root(self) -> None:
+        if not self._users:
+            try:
+                root = self._left_to_close.pop()
+            except IndexError:
+                return  # another thread was faster
+            close_quietly(self._files, root)
 
     def _open_or_make(self, group: str) -> int:
         try:

@@ -93,8 +93,11 @@ class MemoryStore:
             self._contents.unfinished.add((group, name))
         return _MemoryWriter(self._contents, group, name, self._where(key))
 
-    def publish(self, key: str, data: bytes) -> None:
+    def publish(self, key: str, data: bytes, *, make_group: bool = True) -> None:
+        group, _ = split_key(key)
         with self._contents.guard:
+            if not make_group and group not in self._contents.groups:
+                raise BlobMissingError(f"{self._where(key)}: its group does not exist")
             self._contents.take(len(data), self._where(key))
             self._add(key, bytearray(data))
 

@@ -131,7 +131,7 @@ class PosixStore:
                 self._groups.close(parent)
                 raise
 
-    def publish(self, key: str, data: bytes) -> None:
+    def publish(self, key: str, data: bytes, *, make_group: bool = True) -> None:
         from holdfast.storage.posix_writer import publish_file
 
         group, name = split_key(key)
@@ -141,7 +141,7 @@ class PosixStore:
             self._files.sync_dir(parent)
 
         with self._boundary("writing", key):
-            self._groups.change_in(group, publish_and_sync, make=True)
+            self._groups.change_in(group, publish_and_sync, make=make_group)
             if group:
                 # I5: the group may be new; its own name has to be durable too before this counts.
                 self._files.sync_dir(self._groups.root)

@@ -91,8 +91,11 @@ class Store(Protocol):
         """Begin a blob of that size; its group is made if needed. BlobExistsError where the key is taken."""
         ...
 
-    def publish(self, key: str, data: bytes) -> None:
-        """Make a small blob exist, whole and durably, in one step; BlobExistsError where it does already."""
+    def publish(self, key: str, data: bytes, *, make_group: bool = True) -> None:
+        """Make a small blob exist, whole and durably, in one step; BlobExistsError where it does already.
+
+        Its group is made if needed; BlobMissingError where it is not there and `make_group` is False.
+        """
         ...
 
     def append(self, key: str, line: bytes, *, durable: bool) -> None:

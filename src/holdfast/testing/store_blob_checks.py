@@ -55,6 +55,18 @@ def publishing_a_taken_name_changes_nothing(open_store: OpenStore) -> None:
 
 
 @StoreCheck
+def publishing_makes_no_group_where_that_is_not_wanted(open_store: OpenStore) -> None:
+    store = open_store()
+    store.publish("group/other", b"x")
+
+    store.publish("group/blob", b"y", make_group=False)
+
+    raises(BlobMissingError, lambda: store.publish("nowhere/blob", b"z", make_group=False))
+    same(store.read("group/blob", LIMIT_BYTES), b"y")
+    same(store.list(), [BlobInfo("group", is_group=True)])
+
+
+@StoreCheck
 def a_missing_blob_is_reported_as_missing(open_store: OpenStore) -> None:
     store = open_store()
     store.publish("group/other", b"x")

@@ -90,9 +90,18 @@ class Arena:
         return None if self._directory is None else self._directory.path
 
     @property
+    def is_fitting(self) -> bool:
+        """Whether slots are made or grown in the background: then only `fit` says what there is."""
+        return self._fitting is not None and self._fitting.is_alive()
+
+    @property
     def size_bytes(self) -> int:
         """What the slots take, without the manifests."""
         return sum(CONTROL_BYTES + slot.capacity_bytes for slot in self.slots)
+
+    def has_room(self, image_bytes: int) -> bool:
+        """Whether each slot, and there is one, takes an image of that size."""
+        return bool(self.slots) and all(slot.capacity_bytes >= image_bytes for slot in self.slots)
 
     def fit(self, image_bytes: int, slots: int = MOST_SLOTS) -> int:
         """Have 1 to `slots` slots for images of that size, and say how many; 0 where memory does not allow one.

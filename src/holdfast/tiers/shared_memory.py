@@ -119,8 +119,11 @@ class Mapping:
     def part(self, begin: int, end: int) -> memoryview:
         return self._view[begin:end]
 
-    def touch(self, keep_going: Callable[[], bool] | None = None) -> None:
-        """Have the system provide and map every page now, instead of at the first write to it. Changes nothing."""
+    def touch(self, keep_going: Callable[[], bool] | None = None, *, used_bytes: int = 0) -> None:
+        """Have the system provide and map every page now, instead of at the first write to it. Changes nothing.
+
+        The first `used_bytes` may change meanwhile.
+        """
         import ctypes  # 10 ms, which a process that only reads does not pay
 
         libc = ctypes.CDLL(None, use_errno=True)
@@ -139,7 +142,8 @@ class Mapping:
                     raise OSError(number, os.strerror(number))
                 can_populate = False
             if not can_populate:
-                touch_by_writing(self._view[begin:end])
+                # I4: what is written back to a page in use may be older than what is there by then.
+                touch_by_writing(self._view[max(begin, used_bytes) : end])
 
     def close(self) -> None:
         self._view.release()

@@ -89,15 +89,16 @@ class Slot:
             begin = CONTROL_BYTES + self.capacity_bytes if self._mapping is not None else 0
             allocate(self.descriptor, begin, CONTROL_BYTES + capacity_bytes, keep_going)
             self._growing = Mapping(self.descriptor, CONTROL_BYTES + capacity_bytes, writable=True)
-            self._growing.touch(keep_going)
+            self._growing.touch(keep_going, used_bytes=begin)
         except BaseException:
             self._give_up_growing()
             if os.fstat(self.descriptor).st_size > size_before:
                 os.ftruncate(self.descriptor, size_before)  # only what was never used, and is not mapped any more
             raise
-        self._unmap()
-        self._mapping, self._growing = self._growing, None
+        before, self._mapping, self._growing = self._mapping, self._growing, None
         self.capacity_bytes = capacity_bytes
+        if before is not None:
+            before.close()
 
     def image(self, size_bytes: int) -> memoryview:
         """The image's memory, from a page's start: for the owner to fill, for others to read.

@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MARKER_NAME
 from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.catalog import Catalog
-from holdfast.engine.holders import Holder, latest_holder
+from holdfast.engine.holders import Holder, is_being_written, latest_holder
 from holdfast.policy.lineage import in_order
 from holdfast.proving.stored import StoredVerdict, read_verdict
 
@@ -151,13 +151,15 @@ def _summary(opened: Run, catalog: Catalog, shown: int, holder: Holder | None) -
     unsafe = sum(DISK not in c.where for c in checkpoints)
     if unsafe:
         lines.append((f"{unsafe} in the memory of this machine only", Style.YELLOW))
+    is_busy = holder is not None and is_being_written(opened.store, holder.attempt)
     if holder is not None:
-        written = f"being written by {holder}" if holder.alive else f"last written by {holder}, which has ended"
+        ended = ", which has ended" + ("; its agent finishes what it has" if is_busy else "")
+        written = f"being written by {holder}" if holder.alive else f"last written by {holder}{ended}"
         lines.append((written, Style.PLAIN))
     proof = read_verdict(opened.store)
     if proof is not None:
         lines.append(_proof_line(proof))
-    if catalog.garbage and not (holder is not None and holder.alive and len(catalog.garbage) == 1):
+    if catalog.garbage and not (is_busy and len(catalog.garbage) == 1):
         left = f"{count(len(catalog.garbage), 'unfinished directory', 'unfinished directories')} left by a crash"
         remedy = f"the next save or `holdfast prune {opened.path} --garbage` cleans up"
         lines.append((f"{left}; {remedy}", Style.YELLOW))

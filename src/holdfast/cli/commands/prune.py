@@ -17,7 +17,7 @@ from holdfast.core.names import parse_checkpoint_id
 from holdfast.core.values import Checkpoint
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_garbage
-from holdfast.engine.holders import latest_holder
+from holdfast.engine.holders import is_being_written, latest_holder
 from holdfast.engine.journal import Journal
 from holdfast.engine.pruning import Pruned, plan_prune, remove_planned
 from holdfast.policy.keep import KEEP_ALL, Keep, Verdict, keep
@@ -142,7 +142,7 @@ def _removable_garbage(opened: Run, catalog: Catalog) -> list[str]:
     holder = latest_holder(opened.store)
     if holder is None:
         return list(catalog.garbage)
-    busy = holder.attempt if holder.alive else holder.attempt + 1
+    busy = holder.attempt if is_being_written(opened.store, holder.attempt) else holder.attempt + 1
     parsed = [(name, parse_checkpoint_id(name)) for name in catalog.garbage]
     return [name for name, found in parsed if found is not None and found.attempt < busy]
 
