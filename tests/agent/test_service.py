@@ -1,5 +1,6 @@
 """The agent's loop and the work, within this process: what a packet does, and what is answered."""
 
+import errno
 import os
 import threading
 
@@ -21,7 +22,7 @@ from holdfast.agent.messages import (
     decode_report,
     encode,
 )
-from holdfast.core.errors import FencedError, SaveFailedError, UsageError
+from holdfast.core.errors import FencedError, SaveFailedError, StorageError, UsageError
 from tests.agent.fake_agent import FakeSlot
 from tests.agent.rig import DEADLINE_S, AgentGone, Heard, Rig, children, until
 from tests.descriptors import open_descriptors as descriptors
@@ -225,6 +226,30 @@ def test_a_thread_does_the_same():
     assert isinstance(heard.events[-1], Bye)
     with pytest.raises(UsageError, match="closed"):
         agent.write(Write(0, 3))
+
+
+class StaleWorker(Worker):
+    """One whose run was mounted anew, so that what it has open is not known any more."""
+
+    def write(self, slot, message, report):
+        report(Failed.of(message.generation, StorageError("run: Stale file handle", errno=errno.ESTALE)))
+
+
+def test_a_run_that_the_file_server_no_longer_knows_is_opened_again_by_the_next_snapshot():
+    stale, good = StaleWorker(), Worker()
+    workers = iter([stale, good])
+    heard = Heard()
+    agent = ThreadAgent(HELLO, heard, make_worker=lambda _: next(workers))
+    agent.start()
+    agent.send_slot(0, TextSlot("zero"))
+
+    agent.write(Write(0, 1))
+    agent.write(Write(0, 2))
+
+    assert heard.wait_for(Failed).generation == 1
+    assert heard.wait_for(Durable).generation == 2
+    assert agent.close(DEADLINE_S) == []
+    assert (stale.closed, good.closed) == (1, 1)
 
 
 def test_a_thread_whose_storage_hangs_says_what_is_not_durable():

@@ -1,5 +1,6 @@
 """The thread that does the agent's work in the order it was told to, in the agent's process or in the training's."""
 
+import errno
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from holdfast.tiers.slot import Slot
 
 __all__ = ["MakeWorker", "Work", "Worker"]
+
+
+# What is open there stays unusable, whatever comes back under its name.
+_GONE = (errno.ESTALE, errno.ENOTCONN, errno.ENODEV)
 
 
 class Worker(Protocol):
@@ -112,10 +117,11 @@ class Work:
             self._report(Warning(f"the agent cannot use slot {index}: {type(error).__name__}: {error}"))
 
     def _write(self, message: Write) -> None:
-        answered = False
+        answered = is_gone = False
 
         def report(answer: Report) -> None:
-            nonlocal answered
+            nonlocal answered, is_gone
+            is_gone = is_gone or (isinstance(answer, Failed) and answer.errno in _GONE)
             self._report(answer)
             answered = answered or (isinstance(answer, Durable | Failed) and answer.generation == message.generation)
 
@@ -128,14 +134,23 @@ class Work:
                 raise SaveFailedError(f"nothing is known of snapshot {message.generation} after it was written")
         except Exception as error:  # noqa: BLE001  whoever waits for the snapshot must hear of every fault
             if not answered:
-                self._report(Failed.of(message.generation, error))
+                report(Failed.of(message.generation, error))
+        if is_gone:
+            self._let_go()  # the next snapshot opens the run again
 
     def _close_worker(self) -> None:
+        self._let_go()
         try:
-            if self._worker is not None:
-                self._worker.close()
             for slot in self._slots.values():
                 self._release(slot)
         except Exception as error:  # noqa: BLE001  all snapshots are answered; this cannot change them
-            self._report(Warning(f"the agent could not let the run go: {type(error).__name__}: {error}"))
+            self._report(Warning(f"the agent could not give its memory back: {type(error).__name__}: {error}"))
         self._slots.clear()
+
+    def _let_go(self) -> None:
+        worker, self._worker = self._worker, None
+        try:
+            if worker is not None:
+                worker.close()
+        except Exception as error:  # noqa: BLE001  all snapshots are answered; this cannot change them
+            self._report(Warning(f"the agent could not let the run go: {type(error).__name__}: {error}"))
