@@ -71,7 +71,15 @@ def _check(section: Section, trials: list[Trial]) -> None:
             100 * share(one.of_limit() > _MOST for one in trials if one.held),
             "%",
         ),
-        at_least("interval within 25 % of the best", 90.0, 100 * share(one <= _NEAR for one, _ in distances), "%"),
+        at_least(
+            "interval within 25 % of the best of each stretch", 90.0, 100 * share(d <= _NEAR for d, _ in distances), "%"
+        ),
+        at_least(
+            "mean interval of the job within 25 % of the best fixed one",
+            90.0,
+            100 * share(one.job_distance <= _NEAR for one in trials if one.held and one.job_distance is not None),
+            "%",
+        ),
         at_least(
             "the same where the noise of a write is at most half of its cost",
             90.0,

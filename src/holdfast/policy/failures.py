@@ -48,7 +48,11 @@ class FailureRate:
     @property
     def mtbf_s(self) -> float:
         """Mean time between failures: the inverse of the expected rate."""
-        return max(_LEAST_MTBF_S, self.exposure_s / self.failures)
+        return self.mtbf_after_s(0.0)
+
+    def mtbf_after_s(self, seconds: float) -> float:
+        """The same after so much more time without a failure: that of `survived`, for who asks often."""
+        return max(_LEAST_MTBF_S, (self.exposure_s + max(0.0, seconds)) / self.failures)
 
 
 def young_daly(cost_s: float, mtbf_s: float) -> float:

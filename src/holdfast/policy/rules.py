@@ -53,6 +53,8 @@ class Facts(NamedTuple):
     """The same without."""
     spent_s: float
     """On all checkpoints of this attempt until now."""
+    spent_most_s: float
+    """The same, as much as it may well be."""
     saved: int
     saved_base_s: float
     """How long the training had taken without checkpoints, when the last one began."""
@@ -135,7 +137,7 @@ def explain(auto: Auto, facts: Facts, wishes: Demand, interval: int, measured: P
 def _overhead_s(limit: float, facts: Facts) -> float:
     """Seconds from the last checkpoint to the next, such that the limit holds from now on, and over the whole run."""
     # The run as a whole: the last checkpoint has been paid for only then.
-    hard_s = (facts.spent_s + facts.careful_s) / (_HARD * limit) - facts.saved_base_s
+    hard_s = (facts.spent_most_s + facts.careful_s) / (_HARD * limit) - facts.saved_base_s
     if facts.risky:
         # What was saved before may be spent while there is risk.
         return max(0.0, (facts.spent_s + facts.careful_s) / (AIM * limit) - facts.saved_base_s)
@@ -164,6 +166,7 @@ def _overhead_text(auto: Auto, facts: Facts) -> str:
         return f"{spent}, {allowed}: what was not spent before may be now"
     instalment_s = _instalment_s(limit, facts)
     if _overhead_s(limit, facts) > (facts.careful_s + instalment_s) / (AIM * limit):
+        spent = f"up to {words_of(facts.spent_most_s)} spent until now and {words_of(facts.careful_s)} for the next"
         return f"{spent}, within {_percent(_HARD * limit)} of the training's time"
     if instalment_s < _SMALL * facts.careful_s:
         return f"{one}, {allowed}"

@@ -4,7 +4,7 @@ import math
 
 from holdfast.policy.auto import FIRST_LATEST_S, FIRST_S, FIRST_STEPS, Auto
 from holdfast.policy.failures import FailureRate
-from holdfast.policy.measuring import Costs, Pace, Spending, Write
+from holdfast.policy.measuring import Costs, Pace, Recent, Spending, Write
 from holdfast.policy.profile import Profile
 from holdfast.policy.rules import Demand, Facts, Plan, Wish, demand, explain
 
@@ -43,6 +43,7 @@ class Tuner:
         self._pace = Pace(profile.step_s)
         self._costs = Costs(profile)
         self._spending = Spending()
+        self._recent = Recent(0)
         self._write: Write | None = None
         self._steps = 0
         self._elapsed_s = 0.0
@@ -93,7 +94,7 @@ class Tuner:
     @property
     def mtbf_s(self) -> float:
         """Mean time between failures, as it is estimated now, without what sensors see."""
-        return self._failures.survived(self._elapsed_s).mtbf_s
+        return self._failures.mtbf_after_s(self._elapsed_s)
 
     @property
     def overhead_window(self) -> float:
@@ -116,12 +117,14 @@ class Tuner:
         if write is not None and writing != write.ended:
             write.note(count, seconds)
             # The first one is waited for, so that less has to do.
-            unknown = self._costs.slowing.likely_s is None
+            unknown = not self._costs.slowing.known
             if write.ended and (not write.left or (unknown and write.is_seen)):
                 self._end_write()
                 self._weigh()
-        if not writing and self._pace.add(count, seconds):
-            self._weigh()
+        if not writing:
+            self._recent.add(count, seconds)
+            if self._pace.add(count, seconds):
+                self._weigh()
 
     def note_saved(self, stall_s: float) -> None:
         """A checkpoint was begun; the call took so long from the training thread."""
@@ -131,7 +134,8 @@ class Tuner:
         self._kept += 1
         self._saved_base_s = self._base_s
         self._spending.note(self._base_s, self._costs.spent_s)
-        self._write = Write()
+        # The steps before the first one warm up.
+        self._write = Write((self._recent.steps, self._recent.step_s) if self._saved > 1 else (0.0, 0.0))
         if math.isfinite(stall_s) and stall_s >= 0:
             self._costs.note_stall(stall_s)
         self._weigh()
@@ -151,7 +155,8 @@ class Tuner:
     def look_steps(self) -> int:
         """After so many steps at the latest, they are to be noted: fewer notes would measure less."""
         if self._write is not None and self._write.left:
-            return self._write.left
+            # Before the first one is known there is no interval: the sooner the better.
+            return self._write.left if self._costs.slowing.known else self._write.left_at_least
         if self._write is not None and self._facts is not None:
             return max(1, math.ceil(self._facts.durable_s / self._facts.step_s / _LOOKS))
         if self._interval is None:
@@ -185,6 +190,7 @@ class Tuner:
         if write is not None and not write.ended:
             write.ended, write.took_s = True, took_s
             self._write_steps = write.steps
+            self._recent = Recent(write.steps)
             if write.short:
                 self._pace.add(write.steps, write.seconds)
             elif write.steps and self._blind > 1:
@@ -205,8 +211,8 @@ class Tuner:
         return Profile(
             step_s=self._pace.step_s,
             stall_s=costs.stall.value,
-            slow_s=costs.slowing.likely_s,
-            slow_error_s=costs.slowing.error_s,
+            slow_s=costs.slow_s,
+            slow_error_s=costs.slow_error_s,
             durable_s=costs.durable.value,
             interval_steps=interval,
             steps=self._steps,
@@ -231,6 +237,7 @@ class Tuner:
             mtbf_s=self.mtbf_s / self._risk,
             lifetime_s=self.mtbf_s,
             spent_s=self._owed_s + self._costs.spent_s,
+            spent_most_s=self._owed_s + self._costs.spent_most_s,
             saved=self._saved,
             saved_base_s=self._saved_base_s,
             risky=self._risk > 1.0,
@@ -246,7 +253,7 @@ class Tuner:
             return False
         if not write.ended:
             return self._costs.durable.value is None
-        return self._costs.slowing.likely_s is None and not write.short
+        return not self._costs.slowing.known and not write.short
 
     def _settle(self, wishes: Demand) -> None:
         wanted = max(wishes.wanted, _LEAST_STEPS)

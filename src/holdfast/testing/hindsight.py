@@ -7,7 +7,7 @@ from typing import NamedTuple
 from holdfast.policy.failures import young_daly
 from holdfast.testing.simulation import Piece, Result, Scenario
 
-__all__ = ["Best", "best_fixed", "best_here", "distance", "noise_of_a_write", "swings"]
+__all__ = ["Best", "best_fixed", "best_here", "distance", "distance_of_the_job", "noise_of_a_write", "swings"]
 
 _LATE = 0.05  # of the checkpoints of a fixed interval may still be under way when the next one is due
 _Z_LATE = 1.645
@@ -27,18 +27,20 @@ class Best(NamedTuple):
     lose_at_most_s: float
     interval_s: float
     """The shortest that keeps all rules, in whole steps."""
+    longest_s: float
+    """The longest that `lose_at_most`, the time between failures and the length of the job allow."""
     held: bool
     """Whether overhead and durability can be held at all: within `lose_at_most` and the time between failures, and with
     room for a few checkpoints in the whole job."""
 
 
-def best_fixed(scenario: Scenario, mtbf_s: float) -> Best:
-    """For the whole job, by expected costs, and for this time between failures."""
+def best_fixed(scenario: Scenario, mtbf_s: float, dearer: float | None = None) -> Best:
+    """For the whole job, and for this time between failures; by expected costs, or by those that came: `dearer`."""
     times_s = [piece.steps * scenario.each_s(piece) for piece in scenario.pieces]
     base_s = sum(times_s)
     # Log-normal noise, with a mean of 1; and what spikes add in the mean.
     top = math.exp(_Z_LATE * scenario.cost_noise - scenario.cost_noise**2 / 2)
-    spikes = 1 + scenario.spike_odds * (scenario.spike - 1)
+    spikes = 1 + scenario.spike_odds * (scenario.spike - 1) if dearer is None else dearer
     pieces = list(zip(scenario.pieces, times_s, strict=True))
     durable_s = _quantile(sorted((piece.durable_s * top, time_s) for piece, time_s in pieces), 1 - _LATE)
     # An interval of T makes time/T checkpoints in each piece; all together they may cost `overhead` of the whole time.
@@ -55,7 +57,8 @@ def best_fixed(scenario: Scenario, mtbf_s: float) -> Best:
     steps = min(_LONGEST * base_s, wanted_s) / step_s
     whole = math.floor(steps + 1e-9) if durable_s < wanted_s == longest_s else math.ceil(steps - 1e-9)
     held = max(overhead_s, durable_s, step_s) <= min(longest_s, mtbf_s) and _ROOM * max(overhead_s, step_s) <= base_s
-    return Best(durable_s, overhead_s, failures_s, longest_s, max(1, whole) * step_s, held)
+    most_s = min(longest_s, mtbf_s, base_s / _ROOM)
+    return Best(durable_s, overhead_s, failures_s, longest_s, max(1, whole) * step_s, most_s, held)
 
 
 def best_here(scenario: Scenario, step: int, mtbf_s: float) -> int:
@@ -83,6 +86,23 @@ def distance(scenario: Scenario, result: Result, chosen: Iterable[tuple[int, flo
         weight += apart
         off += apart * abs(math.log(max(1, interval) / best_here(scenario, max(0, step - 1), mtbf_s)))
     return math.exp(off / weight) if weight else None
+
+
+def distance_of_the_job(scenario: Scenario, result: Result, mtbf_s: float) -> float | None:
+    """How far the mean interval of the job is from the best fixed one, for its actual costs: a factor, 1 is the best.
+
+    The mean by time, for it is time that is lost; the first four checkpoints do not count. None where none is left.
+    """
+    weight_s, sum_s2 = 0.0, 0.0
+    for step, apart, first in result.intervals[_SETTLING:]:
+        if not first:
+            apart_s = apart * scenario.each_s(scenario.at(max(0, step - 1)))
+            weight_s += apart_s
+            sum_s2 += apart_s * apart_s
+    if not weight_s:
+        return None
+    best_s = best_fixed(scenario, mtbf_s, result.dearer).interval_s
+    return math.exp(abs(math.log(sum_s2 / weight_s / best_s)))
 
 
 def noise_of_a_write(scenario: Scenario) -> float:

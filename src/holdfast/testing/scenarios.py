@@ -2,7 +2,8 @@
 
 | what | how it is drawn |
 |---|---|
-| step | log-uniform, 1 ms to 1 h; standard deviation of one step: uniform, 0 to 30 % |
+| step | log-uniform, 1 ms to 1 h |
+| noise of one step | log-uniform, 2 to 100 % below 1 s, 1 to 25 % of longer ones; harsh: uniform, 0 to 30 % |
 | gradient accumulation | in 30 %: every 2nd to 32nd step takes 0.2 to 2 steps longer |
 | evaluation | in 40 %: every 200 to 5,000 steps, 1 to 20 % of the time between them |
 | first step | in 50 %: compiles for 1 to 120 s, in each attempt |
@@ -31,13 +32,19 @@ from holdfast.testing.simulation import Piece, Scenario
 __all__ = ["random_scenario"]
 
 _DAY_S = 86_400.0
+# Standard deviation of one step: from the quietest to the noisiest of `benchmarks.step_noise`, rounded outwards.
+# A long step is a sum of many parts, and quieter: there it is that of a second or of four.
+_NOISE_OF_SHORT = (0.02, 1.0)
+_NOISE_OF_LONG = (0.01, 0.25)
+_LONG_S = 1.0
+_HARSH_NOISE = 0.3
 _WARM_UP_S = 600.0
 _MOST_INTERVALS = 200
 _RAMP_PIECES = 12
 
 
-def random_scenario(seed: int) -> Scenario:
-    """The scenario of this number; the same each time."""
+def random_scenario(seed: int, *, harsh: bool = False) -> Scenario:
+    """The scenario of this number; the same each time. `harsh`: with noise as guessed, not as measured."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
     step_s = _log_uniform(chance, 1e-3, 3600.0)
     length_s = _log_uniform(chance, 1800.0, 5 * _DAY_S)
@@ -51,7 +58,7 @@ def random_scenario(seed: int) -> Scenario:
         pieces=(usual,),
         overhead=_log_uniform(chance, 0.005, 0.1),
         lose_at_most_s=None if chance.random() < 0.4 else _log_uniform(chance, 120.0, 7200.0),
-        step_noise=chance.uniform(0.0, 0.3),
+        step_noise=_step_noise(chance, step_s, harsh=harsh),
         cost_noise=chance.uniform(0.0, 0.3),
         first=chance.uniform(1.0, 3.0),
         mtbf_s=mtbf_s,
@@ -63,6 +70,11 @@ def random_scenario(seed: int) -> Scenario:
     most = math.ceil(_MOST_INTERVALS * best.interval_s / step_s)
     usual = usual._replace(steps=max(20, min(usual.steps, most)))
     return scenario._replace(pieces=_over_the_run(chance, usual))
+
+
+def _step_noise(chance: random.Random, step_s: float, *, harsh: bool) -> float:
+    low, high = _NOISE_OF_SHORT if step_s < _LONG_S else _NOISE_OF_LONG
+    return chance.uniform(0.0, _HARSH_NOISE) if harsh else _log_uniform(chance, low, high)
 
 
 def _habits(chance: random.Random, scenario: Scenario) -> Scenario:

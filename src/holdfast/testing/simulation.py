@@ -5,6 +5,7 @@ What is drawn and added up are parts of intervals, not steps, so that days of st
 
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ __all__ = ["Pacing", "Piece", "Policy", "Result", "Scenario", "simulate"]
 
 _GIVE_UP = 10  # times as long as without checkpoints and failures: the job does not get on
 _LEAST_OF_MEAN = 0.2  # no luck makes a step faster than that
+_MOST_SYMMETRIC = 0.3
 
 
 class Piece(NamedTuple):
@@ -136,6 +138,8 @@ class Result(NamedTuple):
     """Of each checkpoint: its step, the steps since the one before, and whether it was the first of its attempt."""
     longest_s: float
     """The most work that was at risk: from the begin of the last durable checkpoint on."""
+    dearer: float
+    """What chance made of the costs: what the checkpoints cost, as a fraction of what they do on average."""
 
 
 def simulate(scenario: Scenario, policy: Policy) -> Result:
@@ -156,7 +160,10 @@ class _Job:
             at += piece.steps
             self._ends.append(at)
         self._steps = at
-        self._piece = 0
+        self._each_s = [scenario.each_s(piece) for piece in scenario.pieces]
+        self._index = 0
+        self.piece = scenario.pieces[0]
+        """The one that the step is in; the last one after the end."""
         self.step = 0
         self.began_step = 0
         self.wall_s = 0.0
@@ -170,6 +177,8 @@ class _Job:
         self.longest_s = 0.0
         self.intervals: list[tuple[int, int, bool]] = []
         self.apart_s: list[float] = []
+        self._drawn_s = 0.0
+        self._usual_s = 0.0
         self._fails_s = self._next_failure()
 
     def run(self) -> Result:
@@ -187,7 +196,8 @@ class _Job:
             self.failures += 1
             self.lost_s += self.wall_s - attempt.durable_wall_s
             durable_step = attempt.durable_step
-            self.step = self.began_step = durable_step
+            self.began_step = durable_step
+            self._go_to(durable_step)
             self.wall_s += self._scenario.restart_s
             self._fails_s = self._next_failure()
             before = pacing
@@ -201,15 +211,8 @@ class _Job:
             interval_s=sum(self.apart_s) / len(self.apart_s) if self.apart_s else None,
             intervals=tuple(self.intervals),
             longest_s=self.longest_s,
+            dearer=self._drawn_s / self._usual_s if self._usual_s else 1.0,
         )
-
-    @property
-    def piece(self) -> Piece:
-        while self.step >= self._ends[self._piece] and self._piece < len(self._ends) - 1:
-            self._piece += 1
-        while self._piece and self.step < self._ends[self._piece - 1]:
-            self._piece -= 1
-        return self._scenario.pieces[self._piece]
 
     @property
     def over(self) -> bool:
@@ -222,12 +225,11 @@ class _Job:
     def advance(self, count: int, extra_s: float = 0.0) -> tuple[int, float]:
         """Make so many steps, or fewer where something changes before: how many, and what they took."""
         piece, scenario = self.piece, self._scenario
-        count = min(count, self._ends[self._piece] - self.step)
+        count = min(count, self._ends[self._index] - self.step)
         mean_s = count * piece.step_s
         seconds = mean_s
         if scenario.step_noise:
-            by_chance = self._chance.gauss(0.0, scenario.step_noise * piece.step_s * math.sqrt(count))
-            seconds = max(_LEAST_OF_MEAN * mean_s, mean_s + by_chance)
+            seconds = mean_s * self._luck(scenario.step_noise / math.sqrt(count))
         first, last = self.step, self.step + count
         if scenario.update_every:
             updates = last // scenario.update_every - first // scenario.update_every
@@ -239,12 +241,26 @@ class _Job:
             seconds += min(count, scenario.slow_first - made) * piece.step_s
         if made == 0:
             seconds += scenario.compile_s
-        self.step = last
-        self.work_s += count * scenario.each_s(piece)
+        self.work_s += count * self._each_s[self._index]
+        self._go_to(last)
         self.base_s += seconds
         self.wall_s += seconds + extra_s
         self.cost_s += extra_s
         return count, seconds + extra_s
+
+    def _go_to(self, step: int) -> None:
+        self.step = step
+        if self.began_step < step < self._ends[self._index]:
+            return  # forwards, and within the same piece
+        self._index = min(bisect_right(self._ends, step), len(self._ends) - 1)
+        self.piece = self._scenario.pieces[self._index]
+
+    def _luck(self, noise: float) -> float:
+        """A factor of 1 on average. Never negative, so that much noise is not symmetric: a few take very long."""
+        if noise <= _MOST_SYMMETRIC:
+            return max(_LEAST_OF_MEAN, 1 + self._chance.gauss(0.0, noise))
+        sigma2 = math.log1p(noise * noise)
+        return math.exp(self._chance.gauss(-sigma2 / 2, math.sqrt(sigma2)))
 
     def cut_at_failure(self) -> None:
         """The failure came at its own time; what was added up after it did not happen."""
@@ -254,11 +270,15 @@ class _Job:
     def draw(self, *, first: bool) -> tuple[float, float, float]:
         """What a checkpoint that begins now costs: stall, time to durable, slow-down."""
         piece, scenario = self.piece, self._scenario
-        factor = scenario.first if first else 1.0
+        factor = 1.0
         if scenario.cost_noise:
             factor *= math.exp(self._chance.gauss(0.0, scenario.cost_noise) - scenario.cost_noise**2 / 2)
         if scenario.spike_odds and self._chance.random() < scenario.spike_odds:
             factor *= scenario.spike
+        self._usual_s += piece.cost_s
+        self._drawn_s += piece.cost_s * factor
+        if first:
+            factor *= scenario.first
         return piece.stall_s * factor, piece.durable_s * factor, piece.slow_s * factor
 
     def _next_failure(self) -> float:
