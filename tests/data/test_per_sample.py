@@ -2,14 +2,17 @@
 
 import pickle
 import random
+import struct
 import sys
 
 import numpy as np
 import pytest
 import torch
 
-from holdfast.data.generators import generators
-from holdfast.data.per_sample import PerItem, PerSample, sample_seed
+from holdfast.data import places
+from holdfast.data.bits import all_bits, number_at, sample_bits
+from holdfast.data.generators import Generator, generators
+from holdfast.data.per_sample import PerItem, PerSample
 
 DRAWS = {
     "random": random.random,
@@ -111,56 +114,145 @@ def test_what_is_made_at_once_has_the_randomness_of_the_batch():
     assert one.at_once(0, [3, 4], rows) == [two.at_once(0, numbers, rows) for numbers in ([9], [3, 4])][-1]
 
 
-def test_another_bit_generator_of_numpy_is_put_back():
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64, np.random.MT19937])
+@pytest.mark.parametrize("name", ["numpy", "normal"])
+def test_another_bit_generator_of_numpy_is_put_back(kind, name):
     own = np.random.mtrand.get_bit_generator()
+    kept = np.random.get_state()
     try:
-        np.random.set_bit_generator(np.random.PCG64(5))
-        before = repr(np.random.get_state(legacy=False))
-        found = PerSample(7).batch(0, [1, 2], drawing("numpy"), list)
+        np.random.set_bit_generator(kind(5))
+        expected = PerSample(7).batch(0, [1, 2], drawing(name), list)
+        np.random.randn()  # leaves one behind
+        before = np.random.get_state(legacy=False)
+        one = PerSample(7)
+        found = [one.batch(0, [index], drawing(name), list)[0] for index in (1, 2)]
 
-        assert repr(np.random.get_state(legacy=False)) == before
-        assert found == PerSample(7).batch(0, [1, 2], drawing("numpy"), list)
+        assert repr(np.random.get_state(legacy=False)) == repr(before)
+        assert found == expected
         assert found[0][1] != found[1][1]
+    finally:
+        np.random.set_bit_generator(own)
+        np.random.set_state(kept)
+
+
+def test_a_bit_generator_that_is_chosen_between_batches_is_looked_at():
+    own = np.random.mtrand.get_bit_generator()
+    per_sample = PerSample(7)
+    per_sample.batch(0, [0], drawing(), list)
+    try:
+        np.random.set_bit_generator(np.random.MT19937(5))
+        before = all_states()
+        found = per_sample.batch(0, [1], drawing("numpy"), list)
+
+        assert all_states() == before
+        assert found == PerSample(7).batch(0, [1], drawing("numpy"), list)
     finally:
         np.random.set_bit_generator(own)
 
 
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> list[Generator]:
+    """Where nothing is known of the memory, as with another Python."""
+    monkeypatch.setattr(sys, "implementation", type("Other", (), {"name": "pypy"}))
+    places._place_of_gauss.cache_clear()
+    places._place_of_engine.cache_clear()
+    try:
+        return generators()
+    finally:
+        monkeypatch.undo()
+        places._place_of_gauss.cache_clear()
+        places._place_of_engine.cache_clear()
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["read", "asked"])
 @pytest.mark.parametrize("at", range(3), ids=["random", "numpy", "torch"])
-def test_looking_sees_every_draw_and_restores_it(at):
-    generator = generators()[at]
+def test_every_draw_is_seen_and_put_back(at, readable, monkeypatch):
+    generator = (generators() if readable else unreadable(monkeypatch))[at]
     draw = [random.random, np.random.rand, lambda: torch.rand(())][at]
     for _ in range(1300):  # past two turns of the state
         before = generator.look()
+        generator.note()
         assert generator.look() == before
+        assert not generator.has_moved()
         first = draw()
+        assert generator.look() != before
+        assert generator.has_moved()
+        generator.put_back()
+        assert generator.look() == before
+        assert draw() == first
         after = generator.look()
-        assert after != before
+        generator.keep()
+        draw()
+        generator.put_back()
+        assert generator.look() == after
         generator.restore(before)
         assert draw() == first
-        assert generator.look() == after
 
 
-@pytest.mark.parametrize("number", [0, 5, 2**63 + 12345])
-def test_a_generator_is_seeded_as_its_library_does_it(number):
-    seeds = [random.seed, lambda number: np.random.seed([number & 0xFFFFFFFF, number >> 32]), torch.manual_seed]
-    for generator, seed in zip(generators(), seeds, strict=True):
-        random.gauss(0, 1)  # leaves one behind
-        generator.seed(number)
-        found = all_states()
-        seed(number)
-        assert all_states() == found
+@pytest.mark.parametrize("name", ["gauss", "normal", "torch normal"])
+def test_a_draw_that_only_takes_the_number_that_is_kept_is_seen(name):
+    at, draw = {
+        "gauss": (0, lambda: random.gauss(0, 1)),
+        "normal": (1, np.random.randn),
+        "torch normal": (2, lambda: torch.randn(1, dtype=torch.float64).item()),
+    }[name]
+    generator = generators()[at]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    draw()  # two are made, and one is kept
+
+    generator.note()
+    kept = draw()
+    assert generator.has_moved()
+    generator.put_back()
+    assert draw() == kept
 
 
-def test_where_the_state_of_random_cannot_be_read_it_is_asked_for(monkeypatch):
-    monkeypatch.setattr(sys, "implementation", type("Other", (), {"name": "pypy"}))
-    generator = generators()[0]
-    assert not generator._readable
+def test_draws_that_bring_the_index_back_to_where_it_was_are_seen():
+    for generator, draw in zip(
+        generators(),
+        [lambda: random.getrandbits(32 * 624), lambda: np.random.bytes(4 * 624), lambda: torch.rand(624)],
+        strict=True,
+    ):
+        generator.note()
+        draw()
+        assert generator.has_moved()
 
-    before = generator.look()
-    first = random.random()
-    assert generator.look() != before
-    generator.restore(before)
-    assert random.random() == first
+
+def test_all_generators_are_looked_at_in_memory_here():
+    """Else the benchmarks would be of something else."""
+    assert [type(generator).__name__ for generator in generators()] == ["_Python", "_Numpy", "_Torch"]
+    assert generators()[1]._found() is not None
+
+
+def test_in_memory_or_not_a_seed_gives_the_same_states(monkeypatch):
+    asked = unreadable(monkeypatch)
+    assert [type(generator).__name__ for generator in asked] == ["_PythonAsked", "_Numpy", "_TorchAsked"]
+    assert asked[1]._found() is None
+    for place in [0, 5056, 123 * 5056]:
+        states = []
+        for these in (generators(), asked):
+            random.gauss(0, 1), np.random.randn(), torch.randn(1, dtype=torch.float64)  # each leaves one behind
+            for generator in these:
+                generator.seed(generator.bits(sample_bits(7, 0, 0)[0], place))
+            states.append(all_states())
+        assert states[0] == states[1]
+        read = sample_bits(7, 0, 0)[0]
+        assert random.getstate()[1] == (*struct.unpack("<624I", read(2496, seek=place)), 0)
+        assert np.random.get_state()[1].tolist() == np.frombuffer(read(2496, seek=place + 2496), "<u4").tolist()
+        assert torch.initial_seed() == number_at(read, place + 4992)
+
+
+def test_memory_that_says_something_else_than_the_library_is_not_used(monkeypatch):
+    places._place_of_engine.cache_clear()
+    monkeypatch.setattr(places, "_ENGINE_WORDS_AT", 24)  # as if torch had another field before the words
+    try:
+        assert type(generators()[2]).__name__ == "_TorchAsked"
+    finally:
+        places._place_of_engine.cache_clear()
+
+
+def test_an_address_that_is_not_there_is_refused():
+    with pytest.raises(OSError, match="Input/output error"):
+        places._read(8, 100)
 
 
 def test_it_can_be_sent_to_a_worker():
@@ -185,17 +277,38 @@ def test_items_without_numbers_are_seeded_by_worker_and_count():
     assert len(set(found)) == 4
 
 
-def test_seeds_are_the_same_on_every_machine_and_in_every_version():
-    found = [sample_seed(7, 0, 0), sample_seed(7, 3, 10**9), sample_seed(7, 0, 0, kind="batch")]
+def test_bits_are_the_same_on_every_machine_and_in_every_version():
+    found = [
+        sample_bits(7, 0, 0),
+        sample_bits(7, 3, 10**9),
+        sample_bits(7, 0, 0, kind="batch"),
+        sample_bits(7, 0, 2**60),
+    ]
 
-    assert found == [1814335938268219919, 9892823232155820051, 18157420224093376147]
+    assert [number_at(*bits) for bits in found] == [
+        15004144766488069603,
+        12730810603273308747,
+        1715529791645465921,
+        15408786229996080387,
+    ]
 
 
-def test_seeds_differ():
-    found = {sample_seed(7, epoch, index) for epoch in range(10) for index in range(10_000)}
+def test_bits_differ():
+    found = {number_at(*sample_bits(7, epoch, index)) for epoch in range(10) for index in range(1_000)}
+    assert len(found) == 10_000
 
-    assert len(found) == 100_000
-    assert len({sample_seed(7, 0, 0, kind="worker", worker=worker) for worker in range(100)}) == 100
+    far = [0, 1, 2**51 - 1, 2**51, 2**62, -1]
+    assert len({number_at(*sample_bits(7, 0, index)) for index in far}) == len(far)
+    assert len({number_at(*sample_bits(7, 0, 0, kind="worker", worker=worker)) for worker in range(100)}) == 100
+    assert len({number_at(*sample_bits(7, 0, 0, kind=kind)) for kind in ("sample", "batch", "worker")}) == 3
+
+
+def test_bits_of_many_are_those_of_each():
+    indices = [5, 2**51, 0, 2**62 - 1, 2**51 - 1]
+
+    assert [number_at(*bits) for bits in all_bits(7, 2, indices)] == [
+        number_at(*sample_bits(7, 2, index)) for index in indices
+    ]
 
 
 def test_a_normal_number_that_is_waiting_is_kept_also_after_the_training_has_gone_back():
@@ -211,17 +324,6 @@ def test_a_normal_number_that_is_waiting_is_kept_also_after_the_training_has_gon
     assert np.random.randn() == expected
 
 
-def test_where_the_normal_number_of_numpy_cannot_be_read_it_is_asked_for(monkeypatch):
-    numpy = generators()[1]
-    assert numpy._gauss_at is not None
-    np.random.randn()
-    read = [numpy.look(), np.random.randn(), numpy.look()]
-    monkeypatch.setattr(numpy, "_gauss_at", None)
-    numpy.restore(read[0])
-
-    assert [numpy.look(), np.random.randn(), numpy.look()] == read
-
-
 def test_an_interrupted_sample_leaves_the_generators_as_they_were():
     per_sample = PerSample(7)
     per_sample.batch(0, [0], drawing(), list)  # draws nothing: all are watched
@@ -235,13 +337,3 @@ def test_an_interrupted_sample_leaves_the_generators_as_they_were():
         with pytest.raises(KeyboardInterrupt):
             one.batch(0, [1], interrupted, list)
         assert all_states() == before
-
-
-def test_numpy_is_seeded_with_all_64_bits():
-    numpy = generators()[1]
-    found = []
-    for number in (5, 5 + (1 << 32)):
-        numpy.seed(number)
-        found.append(np.random.rand())
-
-    assert found[0] != found[1]

@@ -194,3 +194,16 @@ def test_no_sample_is_made_twice_to_learn_what_it_draws(draws):
     list(resumable_loader(DataLoader(dataset, 2), seed=7))
 
     assert dataset.calls == list(range(8))
+
+
+def test_a_profiler_sees_the_batches_by_the_name_that_the_plain_loader_gives_them():
+    loader = DataLoader(Noisy(8), 4)
+    seen = []
+    for data in (loader, resumable_loader(loader, seed=7)):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            list(data)
+        seen.append({event.key: event.count for event in profile.key_averages() if "DataLoader" in event.key})
+
+    plain, ours = seen
+    assert list(plain) == list(ours)
+    assert list(ours.values()) == [2]

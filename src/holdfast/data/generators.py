@@ -1,155 +1,289 @@
 """The generators that a sample may draw from without saying so: those of `random`, of numpy and of torch.
 
-Looking at one must cost next to nothing, since it happens with every batch. `random.getstate()` builds 625 numbers and
-`numpy.random.get_state()` takes 30 µs: so the bytes of their states are read where they lie. numpy documents where that
-is; for `random`, every process compares what it reads with `getstate()` once, and uses that where they differ. The
-second normal number that numpy keeps lies beside its state: where, a generator shows that nobody else draws from.
+With every batch one has to see whether it was drawn from, and with every sample that draws it begins anew. So both are
+done where the states lie in memory (`holdfast.data.places`), and by the functions of the libraries only where that is
+not known. What comes out is the same.
 """
 
-import ctypes
 import random
 import struct
 import sys
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import mtrand
 
+from holdfast.data.bits import NUMPY_AT, PYTHON_AT, TORCH_AT, WORDS_BYTES, Read, number_at
+from holdfast.data.places import (
+    GAUSS,
+    Region,
+    engine_state,
+    region_of_gauss,
+    region_of_numpy,
+    region_of_python,
+    region_of_torch,
+)
+
 __all__ = ["Generator", "generators"]
 
-_WORDS = 624  # of the state of a Mersenne twister, followed by the index into it
-_Twister = ctypes.c_char * (4 * (_WORDS + 1))
-_GAUSS = struct.Struct("@i4xd")  # whether there is one, and which
+_WORDS = WORDS_BYTES // 4
+_FIRST = bytes(4)  # the index of the first word
 
 
 class Generator(Protocol):
-    """One of them. What `look` gives can be compared, and restored."""
+    """One of them. What `look` gives can be compared and restored; one state can be noted, or kept, which is faster."""
 
     def look(self) -> Any:
-        """The state as it is."""
-
-    def seed(self, number: int) -> None:
-        """Begin with that number, of 64 bits."""
+        """The state as it is: the same for the same state."""
 
     def restore(self, seen: Any) -> None:
         """As it was when it was looked at."""
+
+    def note(self) -> None:
+        """The state as it is, for `has_moved`; and for `put_back`, if it has."""
+
+    def keep(self) -> None:
+        """The state as it is, for `put_back` only."""
+
+    def has_moved(self) -> bool:
+        """Whether it is another one than was noted. Never no if it is; yes also if it was set to what it was."""
+
+    def put_back(self) -> None:
+        """As it was when it was noted or kept. ValueError where it has become one of another kind."""
+
+    def bits(self, read: Read, place: int) -> Any:
+        """What `seed` needs of the random bytes at that place. Many at once are read faster."""
+
+    def seed(self, bits: Any) -> None:
+        """Begin with them."""
 
 
 def generators() -> list[Generator]:
     """Of this process: that of torch only where the program has imported it."""
     torch = sys.modules.get("torch")
-    return [_Python(), _Numpy(), *([] if torch is None else [_Torch(torch)])]
+    return [_python(), _Numpy(), *([] if torch is None else [_torch(torch)])]
+
+
+def _python() -> Generator:
+    # The one behind random.random() and its like, which are its methods.
+    instance: random.Random = random.random.__self__  # type: ignore[attr-defined]
+    region = region_of_python(instance)
+    return _PythonAsked() if region is None else _Python(instance, region)
+
+
+class _PythonAsked:
+    def __init__(self) -> None:
+        self._noted: Any = None
+
+    def look(self) -> Any:
+        return random.getstate()
+
+    def restore(self, seen: Any) -> None:
+        random.setstate(seen)
+
+    def note(self) -> None:
+        self._noted = random.getstate()
+
+    keep = note
+
+    def has_moved(self) -> bool:
+        return bool(random.getstate() != self._noted)
+
+    def put_back(self) -> None:
+        random.setstate(self._noted)
+
+    def bits(self, read: Read, place: int) -> bytes:
+        return read(WORDS_BYTES, seek=place + PYTHON_AT)
+
+    def seed(self, bits: bytes) -> None:
+        random.setstate((random.Random.VERSION, (*struct.unpack(f"<{_WORDS}I", bits), 0), None))
 
 
 class _Python:
-    def __init__(self) -> None:
-        # The one behind random.random() and its like, which are its methods.
-        instance: random.Random = random.random.__self__  # type: ignore[attr-defined]
-        self._instance: Any = instance
-        self._bytes = _Twister.from_address(id(self._instance) + object.__basicsize__)
-        self._seed = super(random.Random, instance).seed
-        self._readable = sys.implementation.name == "cpython" and self._is_there()
-
-    def _is_there(self) -> bool:
-        index, *words = struct.unpack(f"={_WORDS + 1}I", self._bytes.raw)
-        return type(self._instance) is random.Random and random.getstate()[1] == (*words, index)
+    def __init__(self, instance: Any, region: Region) -> None:
+        self._instance = instance
+        self._region = region
+        self._view = region.view
+        self._gauss: float | None = None
 
     def look(self) -> Any:
-        if not self._readable:
-            return random.getstate()
-        return self._bytes.raw, self._instance.gauss_next
-
-    def seed(self, number: int) -> None:
-        # What random.seed() does with a whole number, without finding out that it is one.
-        self._seed(number)
-        self._instance.gauss_next = None
+        return bytes(self._view), self._instance.gauss_next
 
     def restore(self, seen: Any) -> None:
-        if self._readable:
-            raw, gauss = seen
-            index, *words = struct.unpack(f"={_WORDS + 1}I", raw)
-            seen = (random.Random.VERSION, (*words, index), gauss)
-        random.setstate(seen)
+        self._view[:], self._instance.gauss_next = seen
+
+    def note(self) -> None:
+        self._region.note()
+        self._gauss = self._instance.gauss_next
+
+    keep = note
+
+    def has_moved(self) -> bool:
+        return self._region.has_changed() or bool(self._instance.gauss_next != self._gauss)
+
+    def put_back(self) -> None:
+        self._region.put_back()
+        self._instance.gauss_next = self._gauss
+
+    def bits(self, read: Read, place: int) -> bytes:
+        return _FIRST + read(WORDS_BYTES, seek=place + PYTHON_AT)
+
+    def seed(self, bits: bytes) -> None:
+        self._view[:] = bits
+        self._instance.gauss_next = None
 
 
 class _Numpy:
-    """The legacy one, behind numpy.random.rand() and its like."""
+    """The legacy one, behind numpy.random.rand() and its like. The program may give it another bit generator."""
 
     def __init__(self) -> None:
-        self._random_state: Any = np.random.get_state.__self__  # type: ignore[attr-defined]
-        self._gauss_at = _place_of_gauss() if type(self._random_state) is np.random.RandomState else None
+        self._gauss = region_of_gauss(np.random.get_state.__self__)  # type: ignore[attr-defined]
         self._generator: Any = None
-        self._bytes: Any = None
+        self._regions: tuple[Region, Region] | None = None
+        # The bit generator of then, and its regions; or what was seen.
+        self._noted: tuple[Any, tuple[Region, Region] | None, Any] = None, None, None
 
     def look(self) -> Any:
-        generator = mtrand.get_bit_generator()
-        if generator is not self._generator:
-            if type(generator) is not np.random.MT19937:
-                return repr(np.random.get_state(legacy=False)), np.random.get_state(legacy=False)
-            self._generator, self._bytes = generator, _Twister.from_address(generator.ctypes.state_address)
-        return self._bytes.raw, self._gauss()
-
-    def _gauss(self) -> float | None:
-        """The second of two normal numbers, while it is kept for the next one who asks."""
-        if self._gauss_at is None:
-            _, _, _, has_gauss, gauss = np.random.get_state()
-        else:
-            has_gauss, gauss = _GAUSS.unpack(ctypes.string_at(id(self._random_state) + self._gauss_at, _GAUSS.size))
-        return float(gauss) if has_gauss else None
-
-    def seed(self, number: int) -> None:
-        generator = mtrand.get_bit_generator()
-        if type(generator) is np.random.MT19937:
-            np.random.seed([number & 0xFFFFFFFF, number >> 32])  # as one number, it takes 32 bits at most
-        else:
-            generator.state = type(generator)(number).state
+        regions = self._found()
+        if regions is None:
+            state = np.random.get_state(legacy=False)
+            return _Said(_comparable(state), state)
+        words, kept = regions
+        has_gauss, gauss = GAUSS.unpack(kept.view)
+        return bytes(words.view), gauss if has_gauss else None
 
     def restore(self, seen: Any) -> None:
-        raw, rest = seen
-        if isinstance(raw, str):
-            np.random.set_state(rest)
+        if isinstance(seen, _Said):
+            np.random.set_state(seen.state)
             return
+        raw, gauss = seen
         words = np.frombuffer(raw, np.uint32)
+        has_gauss = gauss is not None
         np.random.set_state(
-            ("MT19937", words[:_WORDS], int(words[_WORDS]), int(rest is not None), 0.0 if rest is None else rest)
+            ("MT19937", words[:_WORDS], int(words[_WORDS]), int(has_gauss), gauss if has_gauss else 0.0)
         )
 
+    def note(self) -> None:
+        regions = self._found()
+        if regions is None:
+            self._noted = self._generator, None, self.look()
+            return
+        for region in regions:
+            region.note()
+        self._noted = self._generator, regions, None
 
-@cache
-def _place_of_gauss() -> int | None:
-    """Where a RandomState keeps it; None where that is not plain to see."""
-    if sys.implementation.name != "cpython":
-        return None
-    shown = np.random.RandomState(0)
-    words = np.arange(_WORDS, dtype=np.uint32)
-    places: set[int] | None = None
-    for number in (0.123456789, -2.3456789e-7):  # numbers that are nothing else by chance
-        found = []
-        for has_gauss in (1, 0):
-            shown.set_state(("MT19937", words, _WORDS, has_gauss, number))
-            raw, wanted = ctypes.string_at(id(shown), type(shown).__basicsize__), _GAUSS.pack(has_gauss, number)
-            found.append({at for at in range(0, len(raw) - _GAUSS.size + 1, 8) if raw[at : at + _GAUSS.size] == wanted})
-        both = found[0] & found[1]
-        places = both if places is None else places & both
-    return places.pop() if places is not None and len(places) == 1 else None
+    keep = note
+
+    def has_moved(self) -> bool:
+        generator, regions, seen = self._noted
+        if mtrand.get_bit_generator() is not generator:
+            return True
+        if regions is None:
+            return bool(self.look() != seen)
+        return regions[0].has_changed() or regions[1].has_changed()
+
+    def put_back(self) -> None:
+        generator, regions, seen = self._noted
+        if regions is None:
+            self.restore(seen)
+        elif mtrand.get_bit_generator() is generator:
+            for region in regions:
+                region.put_back()
+        else:
+            name = type(mtrand.get_bit_generator()).__name__
+            raise ValueError(f"numpy.random draws from a {name} now, and drew from another bit generator")
+
+    def bits(self, read: Read, place: int) -> bytes:
+        return read(WORDS_BYTES, seek=place + NUMPY_AT)
+
+    def seed(self, bits: bytes) -> None:
+        regions = self._found()
+        if regions is not None:
+            words, kept = regions
+            words.view[:WORDS_BYTES] = bits
+            words.view[WORDS_BYTES:] = _FIRST
+            kept.view[:4] = _FIRST
+        elif type(self._generator) is np.random.MT19937:
+            np.random.set_state(("MT19937", np.frombuffer(bits, "<u4"), 0, 0, 0.0))
+        else:
+            begun = type(self._generator)(int.from_bytes(bits[:32], "little")).state
+            np.random.set_state({**begun, "has_gauss": 0, "gauss": 0.0})
+
+    def _found(self) -> tuple[Region, Region] | None:
+        """The words and the index, and the normal number that is kept; None where they have to be asked for."""
+        generator = mtrand.get_bit_generator()
+        if generator is not self._generator:
+            words = region_of_numpy(generator)
+            self._generator = generator
+            self._regions = None if words is None or self._gauss is None else (words, self._gauss)
+        return self._regions
 
 
-class _Torch:
-    """That of the processor: accelerators make no samples, and would have to be waited for."""
+@dataclass(frozen=True)
+class _Said:
+    """A state that was asked for. Those of some bit generators have arrays, which do not compare."""
 
+    comparable: Any
+    state: Any = field(compare=False, repr=False)
+
+
+def _comparable(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _comparable(part) for name, part in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+def _torch(torch: Any) -> Generator:
+    # That of the processor: accelerators make no samples, and would have to be waited for.
+    region = region_of_torch(torch, torch.default_generator)
+    return _TorchAsked(torch) if region is None else _Torch(torch, region)
+
+
+class _TorchAsked:
     def __init__(self, torch: Any) -> None:
         self._generator = torch.default_generator
-        self._size_bytes = self._generator.get_state().nbytes
-        self._from = torch.frombuffer
-        self._bytes = torch.uint8
+        self.seed = torch.default_generator.manual_seed
+        self._torch = torch
+        self._noted: Any = None
 
     def look(self) -> Any:
-        state = self._generator.get_state()
-        return ctypes.string_at(state.data_ptr(), self._size_bytes)
-
-    def seed(self, number: int) -> None:
-        self._generator.manual_seed(number)
+        return bytes(self._generator.get_state().numpy())
 
     def restore(self, seen: Any) -> None:
-        self._generator.set_state(self._from(bytearray(seen), dtype=self._bytes))
+        self._generator.set_state(self._torch.frombuffer(bytearray(seen), dtype=self._torch.uint8))
+
+    def note(self) -> None:
+        self._noted = self._generator.get_state()
+
+    keep = note
+
+    def has_moved(self) -> bool:
+        return not self._torch.equal(self._generator.get_state(), self._noted)
+
+    def put_back(self) -> None:
+        self._generator.set_state(self._noted)
+
+    def bits(self, read: Read, place: int) -> int:
+        return number_at(read, place + TORCH_AT)
+
+
+class _Torch(_TorchAsked):
+    """Looked at where it lies. It is not written there: its own functions are as fast."""
+
+    def __init__(self, torch: Any, region: Region) -> None:
+        super().__init__(torch)
+        self._region = region
+
+    def note(self) -> None:
+        self._region.note()
+        self._noted = None
+
+    def has_moved(self) -> bool:
+        return self._region.has_changed()
+
+    def put_back(self) -> None:
+        if self._noted is None:
+            self.restore(engine_state(self._region.noted))
+        else:
+            super().put_back()

@@ -4,47 +4,28 @@ So an augmentation gives the same crop with no workers or with eight, and after 
 is seeded by the first sample of its batch. Afterwards the generators of `random`, of numpy and of torch are as before,
 so that the training's own draws are not changed.
 
-Seeding three generators takes 15 µs a sample, which is more than a small sample itself. So it is done only for those
-that are drawn from: for the first sample all are seeded, which shows who draws; the others are looked at before and
-after each batch, and a batch in which one of them has moved is made once more, seeded, as is every one from then on.
-What comes out is the same as if all were seeded always.
+Seeding three generators takes as long as a small sample itself. So it is done only for those that are drawn from: for
+the first sample all are seeded, which shows who draws; the others are looked at before and after each batch, and a
+batch in which one of them has moved is made once more, seeded, as is every one from then on. What comes out is the same
+as if all were seeded always.
 """
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from blake3 import blake3
 
+from holdfast.data.bits import Read, all_bits, sample_bits
 from holdfast.data.generators import Generator, generators
 
-__all__ = ["PerItem", "PerSample", "sample_seed"]
+__all__ = ["PerItem", "PerSample"]
 
 Sample = TypeVar("Sample")
 Batch = TypeVar("Batch")
 Made = TypeVar("Made")
 
-_VERSION = "holdfast sample 1"
-_64_BITS = (1 << 64) - 1
-Kind = Literal["sample", "batch", "worker"]
-
-
-def sample_seed(seed: int, epoch: int, index: int, *, kind: Kind = "sample", worker: int = 0) -> int:
-    """64 bits for one sample of one epoch; or for the batch that begins with it, or for what comes of a worker."""
-    key = _key(seed, epoch, kind, worker)
-    # The hash of the order: one of bytes would take longer than all the rest.
-    number = index
-    for addend in (key, ~key):
-        number = (number + addend) & _64_BITS
-        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
-        number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _64_BITS
-        number ^= number >> 31
-    return number
-
-
-@lru_cache(maxsize=64)
-def _key(seed: int, epoch: int, kind: Kind, worker: int) -> int:
-    return int.from_bytes(blake3(f"{_VERSION}:{seed}:{epoch}:{kind}:{worker}".encode()).digest(8), "little")
+# Samples for which random bytes are read together: between two large samples, all that it takes has left the caches.
+_AT_ONCE = 32
 
 
 class PerSample:
@@ -71,17 +52,18 @@ class PerSample:
         """Made sample by sample, and put together."""
         learned: list[Sample] = []
         if self._watched is None and indices:
-            number = sample_seed(self._seed, epoch, indices[0])
-            learned.append(self._learn(number, lambda: make(indices[0])))
-        return self._drawn(lambda: self._made(epoch, indices, make, collate, learned))
+            learned.append(self._learn(sample_bits(self._seed, epoch, indices[0]), make, indices[0]))
+        batch: Batch = self._drawn(self._put_together, epoch, indices, make, collate, learned)
+        return batch
 
     def at_once(self, epoch: int, indices: Sequence[int], make: Callable[[Sequence[int]], Batch]) -> Batch:
         """Made by one call, with the randomness of the batch."""
         if self._watched is None:
-            return self._learn(self._number_of_batch(epoch, indices), lambda: make(indices))
-        return self._drawn(lambda: self._with_seed(epoch, indices, lambda: make(indices)))
+            return self._learn(self._bits_of_batch(epoch, indices), make, indices)
+        batch: Batch = self._drawn(self._with_seed, epoch, indices, make, indices)
+        return batch
 
-    def _made(
+    def _put_together(
         self,
         epoch: int,
         indices: Sequence[int],
@@ -91,70 +73,87 @@ class PerSample:
     ) -> Batch:
         # Not made twice: a generator of the dataset's own would have moved. Once only: collate may have changed it.
         samples = [learned.pop()] if learned else []
+        rest = indices[1:] if samples else indices
         if not self._seeded:
-            samples += [make(index) for index in indices[len(samples) :]]
+            samples += [make(index) for index in rest]
             return collate(samples)
-        for index in indices[len(samples) :]:
-            number = sample_seed(self._seed, epoch, index)
-            for generator in self._seeded:
-                generator.seed(number)
-            samples.append(make(index))
-        return self._with_seed(epoch, indices, lambda: collate(samples))
+        samples += [make(index) for index in self._each_seeded(epoch, rest)]
+        return self._with_seed(epoch, indices, collate, samples)
 
-    def _with_seed(self, epoch: int, indices: Sequence[int], make: Callable[[], Batch]) -> Batch:
+    def _each_seeded(self, epoch: int, indices: Sequence[int]) -> Iterator[int]:
+        """One after the other, each when the generators begin with what is its own."""
+        for begin in range(0, len(indices), _AT_ONCE):
+            some = indices[begin : begin + _AT_ONCE]
+            ready = [
+                [(generator.seed, generator.bits(read, place)) for generator in self._seeded]
+                for read, place in all_bits(self._seed, epoch, some)
+            ]
+            for index, own in zip(some, ready, strict=True):
+                for seed, bits in own:
+                    seed(bits)
+                yield index
+
+    def _with_seed(self, epoch: int, indices: Sequence[int], make: Callable[[Any], Batch], of: Any) -> Batch:
         if self._seeded:
-            number = self._number_of_batch(epoch, indices)
-            for generator in self._seeded:
-                generator.seed(number)
-        return make()
+            _seed(self._seeded, *self._bits_of_batch(epoch, indices))
+        return make(of)
 
-    def _number_of_batch(self, epoch: int, indices: Sequence[int]) -> int:
-        return sample_seed(self._seed, epoch, indices[0] if indices else 0, kind="batch")
+    def _bits_of_batch(self, epoch: int, indices: Sequence[int]) -> tuple[Read, int]:
+        return sample_bits(self._seed, epoch, indices[0] if indices else 0, kind="batch")
 
-    def _learn(self, number: int, make: Callable[[], Made]) -> Made:
+    def _learn(self, bits: tuple[Read, int], make: Callable[[Any], Made], of: Any) -> Made:
         """What it gives, or raises, with all generators seeded; and from then on it is known who draws."""
         everyone = generators()
         before = [generator.look() for generator in everyone]
+        _seed(everyone, *bits)
         for generator in everyone:
-            generator.seed(number)
-        begun = [generator.look() for generator in everyone]
+            generator.note()
         try:
-            return make()
+            return make(of)
         finally:
-            moved = [at for at, generator in enumerate(everyone) if generator.look() != begun[at]]
-            self._seeded = [everyone[at] for at in moved]
-            self._watched = [generator for at, generator in enumerate(everyone) if at not in moved]
+            self._watched = everyone
+            self._seeded = self._moved()
             for generator, state in zip(everyone, before, strict=True):
                 generator.restore(state)
 
-    def _drawn(self, make: Callable[[], Batch]) -> Batch:
+    def _drawn(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """What `make` gives, or raises, when all that it draws from is seeded."""
         if self._watched is None:
             self._watched = generators()
         while True:
-            begun = [generator.look() for generator in self._seeded] if self.restores else []
-            seen = [generator.look() for generator in self._watched]
+            seeded = self._seeded if self.restores else []
+            for generator in seeded:
+                generator.keep()
+            for generator in self._watched:
+                generator.note()
             try:
-                made = make()
+                made = make(*arguments)
             except BaseException as error:
-                if not self._moved(seen) or not isinstance(error, Exception):
+                if not self._are_late() or not isinstance(error, Exception):
                     raise
             else:
-                if not self._moved(seen):
+                if not self._are_late():
                     return made
             finally:
-                for generator, before in zip(self._seeded, begun, strict=False):
-                    generator.restore(before)
+                for generator in seeded:
+                    generator.put_back()
 
-    def _moved(self, seen: list[Any]) -> bool:
+    def _are_late(self) -> bool:
         """Whether one was drawn from that was not seeded. It is as before now, and will be."""
+        late = self._moved()
+        for generator in late:
+            generator.put_back()
+        if late:
+            self._seeded = self._seeded + late
+        return bool(late)
+
+    def _moved(self) -> list[Generator]:
+        """Those that were drawn from since they were noted. They are watched no more."""
         watched = self._watched or []
-        moved = [at for at, generator in enumerate(watched) if generator.look() != seen[at]]
-        for at in moved:
-            watched[at].restore(seen[at])
-            self._seeded.append(watched[at])
-        self._watched = [generator for at, generator in enumerate(watched) if at not in moved]
-        return bool(moved)
+        moved = [generator for generator in watched if generator.has_moved()]
+        if moved:
+            self._watched = [generator for generator in watched if generator not in moved]
+        return moved
 
 
 class PerItem:
@@ -182,7 +181,7 @@ class PerItem:
     def begin(self, epoch: int, count: int, worker: int = 0) -> None:
         """So many have come of that worker; -1 before the first, where the iterator is made."""
         if self._seed is not None:
-            self._begin_with(sample_seed(self._seed, epoch, count, kind="worker", worker=worker))
+            _seed(self._all(), *sample_bits(self._seed, epoch, count, kind="worker", worker=worker))
 
     def begin_epoch(self, epoch: int, seen: list[Any]) -> None:
         """What is drawn to begin belongs to the epoch.
@@ -193,19 +192,19 @@ class PerItem:
         if self._seed is not None:
             self.begin(epoch, -1)
         else:
-            said = f"{_VERSION}:{epoch}:{seen!r}"
-            self._begin_with(int.from_bytes(blake3(said.encode()).digest(8), "little"))
+            _seed(self._all(), blake3(f"holdfast epoch 2:{epoch}:{seen!r}".encode()).digest, 0)
 
     def restore(self, seen: list[Any]) -> None:
         """The training goes on with its own draws."""
         for generator, before in zip(self._all(), seen, strict=True):
             generator.restore(before)
 
-    def _begin_with(self, number: int) -> None:
-        for generator in self._all():
-            generator.seed(number)
-
     def _all(self) -> list[Generator]:
         if self._generators is None:
             self._generators = generators()
         return self._generators
+
+
+def _seed(these: Sequence[Generator], read: Read, place: int) -> None:
+    for generator in these:
+        generator.seed(generator.bits(read, place))

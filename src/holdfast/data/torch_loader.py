@@ -26,6 +26,9 @@ __all__ = ["LoaderSource", "resumable_loader"]
 _OF_BATCHES = ("BatchSampler", "_BatchSampler")
 _OF_SAMPLES = ("RandomSampler", "SequentialSampler", "DistributedSampler")
 
+# As the loader calls it where a profiler runs.
+_PROFILED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
 Asked = tuple[int, list[int]]
 """The epoch, and the numbers of the samples of a batch."""
 
@@ -37,7 +40,8 @@ class LoaderSource(Numbered[Any]):
         super().__init__(progress)
         self._sampler = _Rest(progress)
         self._collates_nothing = loader.collate_fn is not torch_data.default_collate
-        self.loader = _with_sampler(loader, _Seeded(loader.dataset, progress.seed, loader.collate_fn), self._sampler)
+        self._dataset = _Seeded(loader.dataset, progress.seed, loader.collate_fn)
+        self.loader = _with_sampler(loader, self._dataset, self._sampler)
 
     def _batches(self) -> Iterator[tuple[range, Indices, Any]]:
         if self.progress.leaves_out_ranks and not self._collates_nothing:
@@ -46,9 +50,24 @@ class LoaderSource(Numbered[Any]):
                 "default_collate cannot make a batch of none",
                 hint="pad=True repeats samples there, drop_last=True leaves it out; or give a collate_fn for []",
             )
+        if not (self.loader.num_workers or self.loader.pin_memory):
+            return self._made_here()
         asked = self._sampler.begin()
         # Unlike a loop or a generator, map does not keep the batch while the next one is made.
         return map(lambda batch: (*asked.popleft(), batch), self.loader)  # noqa: C417
+
+    def _made_here(self) -> Iterator[tuple[range, Indices, Any]]:
+        """What the loader does without workers, of which its own bookkeeping takes more time than ours."""
+        progress, dataset = self.progress, self._dataset
+        for positions in progress.rest():
+            indices = progress.indices_of(positions)
+            asked = progress.epoch, indices.tolist()
+            if torch.autograd._profiler_enabled():
+                with torch.autograd.profiler.record_function(_PROFILED):
+                    made = [dataset.__getitems__(asked)]
+            else:
+                made = [dataset.__getitems__(asked)]
+            yield positions, indices, made.pop()
 
 
 class _Rest:

@@ -12,8 +12,9 @@ import torch
 import torch.utils.data as torch_data
 
 from holdfast.core.errors import StateError
+from holdfast.data.bits import number_at, sample_bits
 from holdfast.data.feeds import Start, has_state, load_or_start, loses_samples, tell_epoch
-from holdfast.data.per_sample import PerItem, sample_seed
+from holdfast.data.per_sample import PerItem
 
 __all__ = ["LoaderFeed"]
 
@@ -56,7 +57,8 @@ class LoaderFeed:
         if self._loader is None or not continues or state is not None:
             self._loader = _with_marks(self._given, self._marked)
         # Where workers draw without a seed of ours: from the epoch, and not from how many this attempt has seen.
-        self._loader.generator.manual_seed(sample_seed(self._seed or 0, epoch, -1, kind="worker") >> 1)
+        bits = sample_bits(self._seed or 0, epoch, -1, kind="worker")
+        self._loader.generator.manual_seed(number_at(*bits) >> 1)
         return self._items(self._loader)
 
     def _items(self, loader: "torch_data.DataLoader[Any]") -> Iterator[Any]:
