@@ -486,6 +486,49 @@ class TestOneWriter:
             new.save(step=2).wait()
         old.close()
 
+    @pytest.mark.parametrize("background", ["off", "process"])
+    def test_a_writer_whose_directory_was_emptied_writes_nothing_into_the_run_that_begins_there(
+        self, tmp_path, background
+    ):
+        old = open_run(tmp_path, background=background)
+        old.save(step=10).wait()
+        for entry in (tmp_path / "run").iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        with open_run(tmp_path, background=background) as new:
+            new.save(step=1).wait()
+
+            with pytest.raises(holdfast.FencedError, match="is another run by now"):
+                old.save(step=11).wait()
+            with pytest.raises(holdfast.FencedError, match="is another run by now"):
+                old.save(step=12)
+
+            assert [(found.step, found.quarantined) for found in new.checkpoints()] == [(1, "")]
+        if background == "off":
+            old.close()
+        else:
+            with pytest.raises(holdfast.SaveFailedError):
+                old.close()
+
+    def test_a_writer_whose_directory_was_emptied_does_not_fence_the_run_off_that_begins_there(self, tmp_path):
+        old = open_run(tmp_path, background="off")
+        old.save(step=10)
+        marker = (tmp_path / "run" / "holdfast.json").read_bytes()
+        with holdfast.Checkpointer(tmp_path / "other", new_state(), background="off"):
+            (tmp_path / "run" / "holdfast.json").write_bytes((tmp_path / "other" / "holdfast.json").read_bytes())
+
+            with pytest.raises(holdfast.FencedError, match="is another run by now"):
+                old.restore()
+
+        assert [path.name for path in (tmp_path / "run" / "attempts").iterdir()] == ["000001.json"]
+        (tmp_path / "run" / "holdfast.json").write_bytes(marker)
+        old.close()
+
+    def test_a_writer_whose_marker_was_lost_goes_on(self, tmp_path):
+        with open_run(tmp_path, background="off") as ckpt:
+            (tmp_path / "run" / "holdfast.json").unlink()
+
+            assert ckpt.save(step=1).durable
+
     def test_a_forked_child_may_not_use_it(self, tmp_path):
         program = tmp_path / "program.py"
         program.write_text(FORKING_PROGRAM)

@@ -35,15 +35,35 @@ def raising_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+class WorkerKilledError(Exception):
+    """What the handlers of some libraries raise when one of their processes has ended."""
+
+
+@pytest.fixture
+def raising_at_ends_of_children() -> Iterator[None]:
+    def look(number: int, frame: FrameType | None) -> None:
+        if killed_workers:  # not where it was another process
+            killed_workers.clear()
+            raise WorkerKilledError
+
+    before = signal.signal(signal.SIGCHLD, look)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+killed_workers: list[bool] = []
+
+
 class Interrupt:
-    """Sends SIGINT before the n-th line of holdfast that this thread runs.
+    """Sends SIGINT, or another signal, before the n-th line of holdfast that this thread runs.
 
     Not at the lines of `with`: Python takes no signal between the end of a block and the call of `__exit__`, but calls
     tracers there.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, number: int = signal.SIGINT) -> None:
         self._left = count
+        self._number = number
         self._before: Any = None
         self.where = ""
 
@@ -54,7 +74,7 @@ class Interrupt:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         sys.settrace(self._before)
-        return kind is KeyboardInterrupt
+        return kind in (KeyboardInterrupt, WorkerKilledError)
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
         name = frame.f_code.co_filename
@@ -66,7 +86,8 @@ class Interrupt:
             self._left -= 1
             if self._left == 0:
                 self.where = f"{Path(name).relative_to(SOURCES)}:{line}"
-                signal.raise_signal(signal.SIGINT)
+                killed_workers[:] = [True] if self._number == signal.SIGCHLD else []
+                signal.raise_signal(self._number)
         return self._line
 
 
@@ -185,7 +206,9 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_close_that_was_interrupted_anywhere_can_be_called_again_and_lets_the_run_go(tmp_path, root):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGCHLD], ids=["ctrl-c", "a worker killed"])
+@pytest.mark.usefixtures("raising_at_ends_of_children")
+def test_a_close_that_was_interrupted_anywhere_can_be_called_again_and_lets_the_run_go(tmp_path, root, number):
     wrong = []
     for count in range(1, BOUND_LINES, 40):
         run = tmp_path / str(count)
@@ -194,7 +217,7 @@ def test_a_close_that_was_interrupted_anywhere_can_be_called_again_and_lets_the_
         change()
         ckpt.save(step=1)
 
-        with Interrupt(count) as interrupt:
+        with Interrupt(count, number) as interrupt:
             ckpt.close()
         ckpt.close()
 

@@ -12,7 +12,7 @@ from holdfast import Checkpointer
 from holdfast.core.errors import NoCheckpointError, RunBusyError, SaveFailedError, UsageError
 from holdfast.testing import FakeClock
 from tests.background.rig import agents_of, arenas, events, garbage, run_program, steps
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors, wait_for_no_more
 
 
 @pytest.fixture(params=["process", "thread"])
@@ -43,7 +43,7 @@ def test_a_save_is_staged_when_it_returns_and_durable_after_wait(run, root, back
 
 
 def test_nothing_is_left_after_close(run, root, background, weights):
-    descriptors = len(open_descriptors())
+    before = open_descriptors()
     with Checkpointer(run, {"w": weights}, background=background) as ckpt:
         for step in range(5):
             ckpt.save(step=step)
@@ -51,7 +51,7 @@ def test_nothing_is_left_after_close(run, root, background, weights):
     assert arenas(root) == []
     assert agents_of(os.getpid()) == []
     assert garbage(run) == []
-    assert len(open_descriptors()) == descriptors
+    wait_for_no_more(before)
 
 
 def test_retention_is_applied_by_the_agent(run, root, background, weights):

@@ -2,7 +2,11 @@
 
 import json
 import os
+import pty
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,8 @@ from holdfast.engine.saving import Document
 from holdfast.engine.session import Session
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock
+
+_SOURCE = str(Path(holdfast.__file__).parents[1])
 
 
 @pytest.fixture
@@ -36,6 +42,27 @@ def test_a_pinned_checkpoint_outlives_pruning_until_it_is_unpinned(run, holdfast
     assert "no longer" in holdfast_command("unpin", "run", "10").out
     assert holdfast_command("prune", "run", "--keep-last", "1", "--yes").code == 0
     assert (1, 10) not in steps()
+
+
+@pytest.mark.parametrize("command", [["prune", "run", "--keep-last", "1"], ["rm", "run", "10"]], ids=["prune", "rm"])
+def test_what_is_pinned_while_a_command_waits_for_an_answer_stays(run, holdfast_command, steps, command):
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "PYTHONPATH": _SOURCE}
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=variables
+    ) as asking:
+        os.close(theirs)
+        said = b""
+        while b"[y/N]" not in said:
+            said += os.read(ours, 1 << 16)
+
+        assert holdfast_command("pin", "run", "10").code == 0
+        os.write(ours, b"y\n")
+        code = asking.wait()
+    os.close(ours)
+
+    assert (1, 10) in steps()
+    assert code == 1
 
 
 def test_a_dry_run_explains_each_decision_and_removes_nothing(run, holdfast_command, steps):

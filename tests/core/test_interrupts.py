@@ -52,6 +52,27 @@ def test_every_signal_reaches_its_handler_also_after_one_that_raises(heard):
     assert heard == [signal.SIGUSR1, signal.SIGTERM]
 
 
+def test_what_a_handler_raises_at_the_end_of_a_child_comes_at_the_end_and_makes_nobody_impatient():
+    """As that of torch's loaders does, wherever the program is at that moment."""
+
+    def refuse(number, frame):
+        raise RuntimeError("a worker was killed")
+
+    done = []
+    before = signal.signal(signal.SIGCHLD, refuse)
+    try:
+        with pytest.raises(RuntimeError, match="a worker was killed"):
+            with interrupts_deferred():
+                signal.raise_signal(signal.SIGCHLD)
+                assert not interrupts_are_noted()
+                done.append("all of it")
+        assert signal.getsignal(signal.SIGCHLD) is refuse
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert done == ["all of it"]
+
+
 def test_a_wait_lets_them_through_and_defers_again(heard):
     with interrupts_deferred():
         signal.raise_signal(signal.SIGTERM)

@@ -92,6 +92,18 @@ def test_one_unreadable_manifest_does_not_hide_the_others(tmp_path, ids):
     assert reasons[1:] == ["", ""]
 
 
+def test_a_history_of_any_length_is_listed_in_order_around_what_cannot_be_read(tmp_path):
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(2)}, keep=holdfast.KEEP_ALL, background="off") as ckpt:
+        made = [ckpt.save(step=step).wait() for step in range(70)]
+    (tmp_path / "run" / made[40] / "manifest.json").unlink()
+
+    found = catalog_of(tmp_path, BadSector())
+
+    assert [checkpoint.id for checkpoint in found.checkpoints] == made[:40] + made[41:]
+    assert [checkpoint.step for checkpoint in found.checkpoints if checkpoint.quarantined] == [0]
+    assert found.garbage == [made[40]]
+
+
 def test_names_that_are_not_ids_are_not_looked_at(tmp_path, ids):
     (tmp_path / "run" / "notes").mkdir()
     (tmp_path / "run" / "000000001-copy").mkdir()

@@ -310,6 +310,20 @@ def test_every_difference_is_listed_at_once_and_nothing_is_touched():
         assert part in text
 
 
+@pytest.mark.parametrize("lengths", [(3, 1), (1, 3)], ids=["has grown", "goes back"])
+@pytest.mark.parametrize("kind", [list, collections.deque])
+def test_a_list_of_arrays_of_another_length_is_refused_with_a_hint_that_helps(kind, lengths):
+    saved, own = (kind(np.full(2, float(index)) for index in range(length)) for length in lengths)
+    stored = store({"s": saved})
+    with pytest.raises(StateMismatchError, match="has to be empty when it is restored"):
+        load(stored, {"s": own})
+
+    own.clear()
+    load(stored, {"s": own})
+
+    assert [item.tolist() for item in own] == [item.tolist() for item in saved]
+
+
 @pytest.mark.parametrize(
     ("saved", "program", "expected"),
     [

@@ -378,6 +378,36 @@ def test_slots_come_back_in_the_types_they_were_saved_in(make, steps):
     assert same_bits(tuning.model.state_dict(), saved.model.state_dict())
 
 
+class Remembering(torch.optim.Optimizer):
+    """Has lists and dictionaries in its slots."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01})
+
+    def step(self, closure=None):
+        closure()
+        for parameter in self.param_groups[0]["params"]:
+            slot = self.state[parameter]
+            slot.setdefault("gradients", []).append(parameter.grad.float() / 3)
+            slot["by_name"] = {"pair": (parameter.grad.double() / 7, 1), "same": parameter.grad.clone()}
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["new", "with slots"])
+def test_tensors_in_lists_and_dictionaries_of_slots_come_back_in_the_types_they_were_saved_in(steps):
+    saved = Halved(Remembering, steps=3)
+    stored = store(saved.state)
+    tuning = Halved(Remembering, steps=steps)
+
+    load(stored, tuning.state)
+
+    for slot, own in zip(saved.opt.state.values(), tuning.opt.state.values(), strict=True):
+        assert same_bits(dict(enumerate(own["gradients"])), dict(enumerate(slot["gradients"])))
+        assert own["by_name"]["pair"][0].dtype == torch.float64
+        assert torch.equal(own["by_name"]["pair"][0], slot["by_name"]["pair"][0])
+        assert own["by_name"]["pair"][1] == 1
+        assert own["by_name"]["same"].dtype == torch.bfloat16
+
+
 def test_an_optimizer_with_hooks_has_the_last_word_on_its_types():
     stored = store(Halved(Precise, steps=3).state)
     tuning = Halved(Precise)

@@ -3,6 +3,9 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +86,7 @@ def test_a_failed_save_leaves_no_directory_behind(tmp_path, method):
 def test_what_a_dying_disk_leaves_behind_is_removed_by_the_next_save(tmp_path):
     files = FaultyFiles()
     ckpt = open_run(tmp_path, files)
-    files.plan.append(Fault(at=len(files.calls), error=errno.ENOSPC, lasting=True, methods={"sync_dir"}))
+    files.plan.append(Fault(at=len(files.calls), error=errno.ENOSPC, lasting=True, methods={"sync_dir", "unlink"}))
     assert not ckpt.save(step=1).durable
     left = directories(tmp_path)
 
@@ -150,12 +153,71 @@ def test_a_checkpoint_whose_shard_was_removed_before_the_commit_never_exists(tmp
         ckpt.close()
 
 
+class LostSync(Files):
+    """The directory of a manifest cannot be synced; `meanwhile` is called when the run's lock is free again."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+        self._fails = self._has_failed = False
+
+    def rename(self, parent: int, old: str, new: str) -> None:
+        super().rename(parent, old, new)
+        self._fails = new == "manifest.json"
+
+    def sync_dir(self, descriptor: int) -> None:
+        if self._fails:
+            self._fails, self._has_failed = False, True
+            raise OSError(errno.EDQUOT, "the quota is used up")
+        super().sync_dir(descriptor)
+
+    def unlock(self, descriptor: int) -> None:
+        super().unlock(descriptor)
+        if self._has_failed:
+            self._has_failed = False
+            self._meanwhile()
+
+
+TAKEOVER = """
+import sys, numpy, holdfast
+with holdfast.Checkpointer(sys.argv[1], {"w": numpy.zeros(1000)}, takeover=True, background="off") as ckpt:
+    print(ckpt.restore().id)
+"""
+
+
+def test_what_a_newer_attempt_has_restored_is_not_removed_by_the_one_whose_save_failed(tmp_path):
+    restored = []
+
+    def take_over() -> None:
+        command = [sys.executable, "-c", TAKEOVER, str(tmp_path / "run")]
+        restored.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+
+    ckpt = open_run(tmp_path, LostSync(take_over))
+
+    pending = ckpt.save(step=1)
+
+    assert pending.error is not None
+    assert directories(tmp_path) == restored
+    with pytest.raises(holdfast.SaveFailedError):
+        ckpt.close()
+
+
+def test_a_checkpoint_whose_directory_could_not_be_synced_is_removed_again(tmp_path):
+    ckpt = open_run(tmp_path, LostSync(lambda: None))
+
+    pending = ckpt.save(step=1)
+
+    assert pending.error is not None
+    assert directories(tmp_path) == []
+    with pytest.raises(holdfast.SaveFailedError):
+        ckpt.close()
+
+
 def test_a_checkpoint_whose_shard_was_cut_off_before_the_commit_never_exists():
     store = MemoryStore()
     store.publish("group/rank-00000.safetensors", b"half")
     whole = ShardRecord(name="rank-00000.safetensors", size_bytes=8, chunk_bytes=8, xxh3=[], blake3=[])
 
     with pytest.raises(holdfast.StorageError, match="has 4 bytes, 8 were written"):
-        commit(store, "group", b"manifest", shards=[whole], attempt=1)
+        commit(store, "group", b"manifest", shards=[whole], attempt=1, run_id="run")
 
     assert [entry.name for entry in store.list("group")] == ["rank-00000.safetensors"]

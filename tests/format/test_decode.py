@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.core.errors import FormatError, NoCheckpointError, StateMismatchError
+from holdfast.core.errors import FormatError, NoCheckpointError, StateError, StateMismatchError
 from holdfast.core.limits import MAX_DEPTH
 from holdfast.format.decode import build
 from holdfast.format.registry import Record, register
@@ -314,6 +314,16 @@ def test_conjugated_and_negated_views_are_resolved():
     assert torch.equal(negated, torch.tensor([-2.0, 4.0]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_view_that_is_negated_when_it_is_read_is_resolved_also_where_numpy_lacks_the_type(dtype):
+    tensor = torch.tensor([1.0, -2.0]).to(dtype)
+
+    (negated,) = round_trip([torch._neg_view(tensor)])
+
+    assert negated.dtype == dtype
+    assert negated.float().tolist() == [-1.0, 2.0]
+
+
 def test_object_arrays_of_plain_values_come_back():
     array = np.empty((2, 2), object)
     array[:] = [[1, "a"], [None, 2.5]]
@@ -372,6 +382,32 @@ def test_a_numpy_generator_of_any_seed_goes_on_and_spawns_as_before(seed):
 
     assert loaded.random() == generator.random()
     assert loaded.spawn(1)[0].random() == generator.spawn(1)[0].random()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [{"entropy": range(20_000)}, {"entropy": 1 << 20_000}, {"entropy": 1, "spawn_key": range(20_000)}],
+    ids=["many numbers", "a large number", "a long key"],
+)
+def test_a_numpy_generator_with_a_large_seed_goes_on_and_spawns_as_before(seed):
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(**seed)))
+
+    loaded = round_trip(generator)
+
+    assert loaded.random() == generator.random()
+    assert loaded.spawn(1)[0].random() == generator.spawn(1)[0].random()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [{"entropy": range(1_000_001)}, {"entropy": 1 << 65_536}, {"entropy": 1, "pool_size": 1025}],
+    ids=["too many numbers", "too large a number", "too large a pool"],
+)
+def test_a_numpy_generator_whose_seed_could_not_be_read_again_is_refused_when_it_is_saved(seed):
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(**seed)))
+
+    with pytest.raises(StateError, match="a seed"):
+        round_trip(generator)
 
 
 def test_legacy_and_python_generators_go_on_where_they_were():

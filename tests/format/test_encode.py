@@ -163,6 +163,8 @@ REFUSED = {
     "function in an object array": np.array([print, 1], object),
     "numpy strings of any length": np.array(["a"], np.dtypes.StringDType()),
     "sparse tensor": torch.eye(3).to_sparse(),
+    "sparse tensor of a type that numpy lacks": torch.eye(3, dtype=torch.bfloat16).to_sparse(),
+    "tensor in a layout of its own": torch.eye(3).to_mkldnn(),
     "meta tensor": torch.zeros(3, device="meta"),
     "lazy parameter": torch.nn.LazyLinear(3).weight,
     "unknown tensor class": torch.zeros(2).as_subclass(type("Sub", (torch.Tensor,), {})),

@@ -1,15 +1,19 @@
 """Locks and holds between real processes, threads and forked children."""
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from holdfast.core.errors import RunBusyError, StorageError
+from holdfast.core.errors import RunBusyError, StorageError, UsageError
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock, Fault, FaultyFiles
@@ -169,6 +173,159 @@ def test_a_second_store_that_closes_does_not_free_the_lock(store: PosixStore, ru
         answer = other.ask("can_lock()")
 
     assert answer == "False"
+
+
+@pytest.fixture
+def raising_ctrl_c() -> Iterator[None]:
+    """As in a program at a terminal: one that a shell starts in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupted_at(count: int, store: PosixStore) -> bool:
+    """Whether Ctrl-C came before the n-th line that this thread ran to take the lock and to give it back."""
+    left = count
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        return line if frame.f_code.co_filename.endswith(("run_lock.py", "posix_locks.py")) else None
+
+    def line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return line
+
+    before = sys.gettrace()  # that of a coverage measurement, which would be over
+    sys.settrace(enter)
+    try:
+        with store.exclusive(_PATIENCE_S):
+            pass
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+@pytest.mark.usefixtures("raising_ctrl_c")
+def test_ctrl_c_at_any_line_leaves_the_lock_free(store: PosixStore, other: _Process) -> None:
+    count = 1
+    while _interrupted_at(count, store):
+        assert other.ask("can_lock()") == "True", count
+        count += 1
+
+    assert count > 30
+
+
+class _NoAnswer(Files):
+    """A file server that does not answer when what was appended is closed."""
+
+    def __init__(self) -> None:
+        self.hangs, self.answers = threading.Event(), threading.Event()
+        self._appended = -1
+
+    def append(self, descriptor: int, data: bytes) -> int:
+        self._appended = descriptor
+        return super().append(descriptor, data)
+
+    def close(self, descriptor: int) -> None:
+        if descriptor == self._appended:
+            self.hangs.set()
+            self.answers.wait()
+            self._appended = -1
+        super().close(descriptor)
+
+
+def test_a_storage_that_does_not_answer_stops_nobody_who_writes_elsewhere(tmp_path: Path) -> None:
+    files = _NoAnswer()
+    mute = PosixStore(tmp_path / "mute", create=True, files=files)
+    mute.publish("attempts/1", b"x")
+    mute.hold("attempts/1")
+    hanging = threading.Thread(target=mute.append, args=("journal", b"x"), kwargs={"durable": False}, daemon=True)
+    hanging.start()
+    files.hangs.wait()
+    done: list[bool] = []
+
+    def work() -> None:
+        elsewhere = PosixStore(tmp_path / "elsewhere", create=True)
+        elsewhere.publish("attempts/1", b"x")
+        done.append(elsewhere.hold("attempts/1"))
+        done.append(elsewhere.read("attempts/1", 10) == b"x")
+        done.append(_try_lock(elsewhere))
+        elsewhere.close()
+        mute.close()
+        done.append(True)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(_PATIENCE_S)
+    files.answers.set()
+    hanging.join()
+
+    assert done == [True] * 4
+
+
+def test_a_thread_that_has_the_lock_keeps_it_when_its_store_is_closed(run: Path, other: _Process) -> None:
+    before = open_descriptors()
+    closed = PosixStore(run)
+    has_it, may_end = threading.Event(), threading.Event()
+
+    def commit() -> None:
+        with closed.exclusive(_PATIENCE_S):
+            has_it.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    has_it.wait()
+
+    closed.close()
+    while_it_goes_on = other.ask("can_lock()")
+    may_end.set()
+    thread.join()
+
+    assert (while_it_goes_on, other.ask("can_lock()")) == ("False", "True")
+    assert open_descriptors() == before
+
+
+def test_who_waits_for_the_lock_of_a_store_that_is_closed_does_not_end_up_in_directories_of_others(
+    run: Path, tmp_path: Path, other: _Process
+) -> None:
+    other.ask("store.exclusive(30.0).__enter__()")
+    waits, may_go_on = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    def on_wait() -> None:
+        waits.set()
+        may_go_on.wait()
+
+    def wait() -> None:
+        try:
+            with closed.exclusive(_PATIENCE_S, on_wait=on_wait):
+                pass
+        except UsageError as error:
+            outcome.append(error)
+
+    closed = PosixStore(run)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait()
+
+    closed.close()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    others = [os.open(foreign, os.O_RDONLY) for _ in range(5)]
+    other.kill()
+    may_go_on.set()
+    thread.join()
+
+    for descriptor in others:
+        os.close(descriptor)
+    assert "closed" in str(outcome[0])
+    assert list(foreign.iterdir()) == []
 
 
 _FORKING = """

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import native
 from holdfast.core.errors import IntegrityError, StorageError
+from holdfast.format.checksum import checksum_hex
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock, Fault, FaultyFiles
@@ -252,3 +254,65 @@ def test_a_thousand_heads_take_few_calls_each(run: Path) -> None:
     store.list_heads(["group"] * 1000, "manifest", 4096)
 
     assert len(files.calls) <= 7 * 1000  # one more where this process holds a blob
+
+
+_LARGE = pattern((5 << 20) + 777)
+
+
+@pytest.fixture
+def large(run: Path) -> Path:
+    """The file of `group/large`: large enough to be mapped."""
+    store = PosixStore(run, create=True)
+    store.publish("group/large", _LARGE)
+    store.close()
+    return run / "group" / "large"
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the native part is not built")
+def test_what_is_cached_is_filled_into_place_and_checked_in_one_pass(run: Path, large: Path) -> None:
+    reader = PosixStore(run, files=_Watching(cached=True)).open("group/large")
+    buffers = [bytearray(size) for size in (70_000, 0, 3, len(_LARGE) - 70_003 - 99)]
+
+    found = reader.read_checked([memoryview(buffer) for buffer in buffers], 99)
+
+    assert b"".join(buffers) == _LARGE[99:]
+    assert found == checksum_hex(_LARGE[99:])
+    assert reader.read_checked([memoryview(bytearray(20_000))], len(_LARGE) - 19_999) is None
+    reader.close()
+
+
+@pytest.mark.parametrize(("cached", "key"), [(False, "group/large"), (True, "group/blob")])
+def test_what_is_not_cached_or_small_is_not_mapped(run: Path, large: Path, blob: Path, cached: bool, key: str) -> None:
+    reader = PosixStore(run, files=_Watching(cached=cached)).open(key)
+
+    assert reader.read_checked([memoryview(bytearray(100_000))], 0) is None
+    reader.close()
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the native part is not built")
+def test_a_cached_file_that_is_cut_short_while_it_is_read_is_an_error_and_not_a_signal(run: Path, large: Path) -> None:
+    reader = PosixStore(run, files=_Watching(cached=True), clock=FakeClock()).open("group/large")
+    memory = memoryview(bytearray(1 << 20))
+    assert reader.read_checked([memory], 0) is not None
+
+    os.truncate(large, 1 << 20)
+
+    assert reader.read_checked([memory], 2 << 20) is None
+    with pytest.raises(IntegrityError, match="ends at byte"):
+        reader.read_at([memory], 2 << 20)
+    reader.close()
+
+
+def test_a_file_that_cannot_be_mapped_is_read_by_calls(run: Path, large: Path) -> None:
+    class NoAddresses(_Watching):
+        def map(self, descriptor: int, size_bytes: int) -> None:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    reader = PosixStore(run, files=NoAddresses(cached=True)).open("group/large")
+    memory = memoryview(bytearray(100_000))
+
+    assert reader.read_checked([memory], 0) is None
+    reader.read_at([memory], 0)
+
+    assert memory == _LARGE[:100_000]
+    reader.close()

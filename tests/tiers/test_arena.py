@@ -378,6 +378,24 @@ def test_a_limit_on_file_sizes_is_a_shortage_and_no_signal(root: Path) -> None:
     )
 
 
+_WITHOUT_MORE_MEMORY = """
+import os, resource, sys
+from pathlib import Path
+from holdfast.tiers.arena import Arena
+
+arena = Arena.create(run_id="run", run="/runs/a", attempt=1, root=Path(sys.argv[1]))
+arena.fit(1 << 20)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, hard))
+print(arena.fit(16 << 20), sorted(os.listdir(arena.path)))
+print(arena.fit(1 << 20), arena.kind)
+"""
+
+
+def test_slots_that_neither_a_file_nor_a_memfd_takes_leave_no_file_behind(small_mount: Path) -> None:
+    assert run_child(_WITHOUT_MORE_MEMORY, small_mount).splitlines() == ["0 ['owner.json']", "2 file"]
+
+
 def test_a_timer_that_interrupts_all_the_time_does_not_keep_an_arena_from_growing(make_arena: MakeArena) -> None:
     ticks = []
     before = signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))

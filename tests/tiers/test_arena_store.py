@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import native
 from holdfast.core.errors import BlobMissingError, FormatError, IntegrityError, StorageError, UsageError
 from holdfast.core.values import Checkpoint
+from holdfast.format.checksum import checksum_hex
 from holdfast.format.manifest import Body, ShardRecord, encode_manifest
 from holdfast.storage.store import BlobInfo
 from holdfast.tiers.arena_store import ArenaStore
@@ -84,6 +86,20 @@ def test_any_range_is_read_into_any_buffers(store: ArenaStore) -> None:
     assert b"".join(buffers) == IMAGE[123 : 123 + 54_097]
     assert reader.size_bytes == len(IMAGE)
     assert reader.is_cached()
+    reader.close()
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the native part is not built")
+def test_an_image_is_filled_into_place_and_checked_in_one_pass(store: ArenaStore) -> None:
+    reader = store.open(SHARD)
+    buffers = [bytearray(size) for size in (1, 0, 4096, 50_000)]
+
+    found = reader.read_checked([memoryview(buffer) for buffer in buffers], 123)
+
+    assert b"".join(buffers) == IMAGE[123 : 123 + 54_097]
+    assert found == checksum_hex(IMAGE[123 : 123 + 54_097])
+    with pytest.raises(IntegrityError, match="were wanted"):
+        reader.read_checked([memoryview(bytearray(len(IMAGE)))], 1)
     reader.close()
 
 

@@ -135,14 +135,15 @@ class Worker:
 
     def _hold(self, attempt: int) -> None:
         self.store.let_go(agent_key(self.attempt))
-        self.attempt = attempt
-        self.journal = Journal(self.store, self.clock, attempt)
         key = agent_key(attempt)
         try:
             self.store.publish(key, b"{}\n")
         except BlobExistsError:
             pass  # an agent of this attempt that died before us
         self.store.hold(key)
+        # Not before: a write that comes after a refusal has to try it again.
+        self.attempt = attempt
+        self.journal = Journal(self.store, self.clock, attempt)
 
 
 def make_worker(hello: Hello) -> Worker:

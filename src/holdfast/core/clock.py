@@ -1,7 +1,8 @@
 """Time as an argument: code that needs it takes a Clock, tests give a fake one."""
 
 import time
-from typing import Protocol
+
+from holdfast.core.light_typing import Protocol
 
 __all__ = ["Clock", "SystemClock", "utc_text"]
 

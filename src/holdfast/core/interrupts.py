@@ -21,8 +21,9 @@ __all__ = [
     "not_deferred",
 ]
 
-# The first is the one that raises: it is the first to be deferred, and the last to be let through again.
-_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# The first is the one that raises: it is the first to be deferred, and the last to be let through again. That of
+# children does so in programs with loaders of torch: one whose worker was killed raises wherever the program is.
+_NUMBERS = (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 _handlers: dict[int, Any] = {}
 """The program's own, while they are deferred."""
@@ -60,8 +61,8 @@ def interrupts_let_through() -> Iterator[None]:
 
 
 def interrupts_are_noted() -> bool:
-    """Whether something came that waits to be raised."""
-    return bool(_noted or _calls)
+    """Whether something came that waits to be raised, and by which somebody may ask not to wait any more."""
+    return bool(_calls) or any(number != signal.SIGCHLD for number in _noted)
 
 
 def not_deferred(handler: Callable[[int, FrameType | None], object]) -> None:

@@ -2,9 +2,9 @@
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
 
 from holdfast.core.errors import UsageError, printable
+from holdfast.core.light_typing import NamedTuple
 from holdfast.core.limits import MAX_NAME_BYTES
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "MANIFEST_NAME",
     "MARKER_NAME",
     "MARKS_DIR",
+    "PROOF_NAME",
     "CheckpointId",
     "agent_key",
     "attempt_key",
@@ -29,10 +30,14 @@ JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = "lock"
 ATTEMPTS_DIR = "attempts"
 MARKS_DIR = "marks"
+PROOF_NAME = "proof.json"
 
 # Letters, digits and a few safe marks; no leading dot (hidden) or dash (looks like an option).
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*\Z")
-_CHECKPOINT_ID = re.compile(r"(\d{9,18})-e(\d{3,18})-(\d{8}T\d{6}Z)-a(\d{4,9})(?:-(\d{1,9}))?\Z", re.ASCII)
+# One spelling each: a name with needless zeros would be a second name for the same checkpoint.
+_CHECKPOINT_ID = re.compile(
+    r"(\d{9}|[1-9]\d{9,17})-e(\d{3}|[1-9]\d{3,17})-(\d{8}T\d{6}Z)-a(\d{4}|[1-9]\d{4,8})(?:-([1-9]\d{0,8}))?\Z", re.ASCII
+)
 
 
 def is_valid_name(name: str) -> bool:
@@ -71,9 +76,7 @@ def parse_checkpoint_id(name: str) -> CheckpointId | None:
     if match is None:
         return None
     step, epoch, utc, attempt, twin = match.groups()
-    parsed = CheckpointId(int(step), int(epoch), utc, int(attempt), int(twin or 0))
-    # One spelling each: a name with needless zeros would be a second name for the same checkpoint.
-    return parsed if str(parsed) == name else None
+    return CheckpointId(int(step), int(epoch), utc, int(attempt), int(twin or 0))
 
 
 def attempt_key(number: int) -> str:

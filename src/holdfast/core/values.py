@@ -1,7 +1,8 @@
 """Small values that travel between layers. Light on purpose: `holdfast ls` imports this and little else."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from holdfast.core.light_typing import NamedTuple
 
 __all__ = ["DISK", "MEMORY", "Checkpoint", "CheckpointName", "Fork"]
 

@@ -87,12 +87,13 @@ def check_restorable(state: Mapping[str, object]) -> None:
 def target_memory(value: Any) -> TargetMemory | Refused:
     """Where to put the bytes of an array that the program holds."""
     kind = str(array_kind(value))
-    if kind == "tensor" and not (value.is_cpu or value.is_meta):
+    is_tensor = kind == "tensor"
+    if is_tensor and not (value.is_cpu or value.is_meta):
         return _through_buffer(value)
     found = inspect_array(value, kind)
     if isinstance(found, Refused):
         return found
-    if kind == "tensor" and not found.in_place:  # conjugated or negated whenever it is read
+    if is_tensor and not found.in_place:  # conjugated or negated whenever it is read
         return _through_buffer(value)
     return TargetMemory(found.dtype, found.carrier, found.address, publish=None)
 

@@ -8,6 +8,7 @@ from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import BlobExistsError, FencedError, RunBusyError
 from holdfast.core.names import agent_key, attempt_key
 from holdfast.engine.holders import Holder, latest_holder, newest_attempt, read_holder
+from holdfast.engine.identity import check_run
 from holdfast.engine.jobs import find_job
 from holdfast.engine.turns import find_turn
 from holdfast.storage.store import Store
@@ -21,16 +22,20 @@ _AGENT_PAUSE_S = 0.02
 _JOB_VARIABLES = ("PBS_JOBID", "LSB_JOBID")
 
 
-def begin_attempt(store: Store, clock: Clock, *, takeover: bool = False, follows: int | None = None) -> int:
+def begin_attempt(
+    store: Store, clock: Clock, *, takeover: bool = False, follows: int | None = None, run_id: str | None = None
+) -> int:
     """The number of a new attempt, held by this process until it ends.
 
     RunBusyError where a live writer holds the run, unless `takeover`, or unless that is an earlier start of this job,
     which the scheduler has given up; the older writer is fenced off from then on. FencedError where the attempt that it
-    `follows`, as a rollback does, is not the newest one any more.
+    `follows`, as a rollback does, is not the newest one any more, or where the directory is another run by now.
     """
     if not takeover:
         _wait_for_agent(store, clock)
     with store.exclusive(_LOCK_DEADLINE_S):
+        if run_id is not None:
+            check_run(store, run_id)
         if follows is not None:
             check_fence(store, follows)
         holder = latest_holder(store)

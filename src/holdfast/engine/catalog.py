@@ -1,8 +1,9 @@
 """The catalogue: which checkpoints a run has, read from their manifests' heads and marks. Reads only."""
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from holdfast.core.errors import FormatError, FormatVersionError, StorageError
+from holdfast.core.light_typing import NamedTuple
 from holdfast.core.limits import MAX_HEAD_BYTES
 from holdfast.core.names import MANIFEST_NAME, CheckpointId, parse_checkpoint_id
 from holdfast.core.values import Checkpoint
@@ -14,6 +15,8 @@ __all__ = ["Catalog", "HeadCache", "read_catalog"]
 
 # Most heads are a few hundred bytes; one that is longer is read again, whole.
 _FIRST_READ_BYTES = 1024
+# The next ones go where these were: memory that is new costs more than what is read into it.
+_READ_AT_ONCE = 32
 
 HeadCache = dict[str, Checkpoint]
 """Heads read before. A manifest never changes (I3), so a head stays true as long as the checkpoint exists."""
@@ -37,13 +40,15 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
     starts = _read_starts(store, [name for name, is_group in entries.items() if is_group and name not in known])
     checkpoints, garbage = [], []
     for checkpoint_id, is_group in entries.items():
-        start = starts.get(checkpoint_id)
-        if is_group and checkpoint_id not in known and start is None:
-            if not _has_manifest(store, checkpoint_id):
-                garbage.append(checkpoint_id)
-                continue
-            start = _read_start(store, checkpoint_id)  # once more: it may have been committed a moment ago
-        checkpoint = known.get(checkpoint_id) or _read_head(store, checkpoint_id, run_id, start)
+        checkpoint = known.get(checkpoint_id)
+        if checkpoint is None:
+            start = next(starts) if is_group else None
+            if is_group and start is None:
+                if not _has_manifest(store, checkpoint_id):
+                    garbage.append(checkpoint_id)
+                    continue
+                start = _read_start(store, checkpoint_id)  # once more: it may have been committed a moment ago
+            checkpoint = _read_head(store, checkpoint_id, run_id, start)
         if not checkpoint.quarantined:
             known[checkpoint_id] = checkpoint
         checkpoints.append(_with_marks(store, checkpoint, marks) if checkpoint_id in marked else checkpoint)
@@ -62,13 +67,17 @@ def _with_marks(store: Store, checkpoint: Checkpoint, marks: dict[str, set[str]]
     )
 
 
-def _read_starts(store: Store, ids: list[str]) -> dict[str, bytes | StorageError | None]:
+def _read_starts(store: Store, ids: list[str]) -> Iterator[bytes | StorageError | None]:
     """The start of each manifest, None where there is none, or why it cannot be read now."""
-    try:
-        return dict(zip(ids, store.list_heads(ids, MANIFEST_NAME, _FIRST_READ_BYTES), strict=True))
-    except StorageError:
-        # One bad sector must not hide the others (I12): they are asked for one by one.
-        return {checkpoint_id: _read_start(store, checkpoint_id) for checkpoint_id in ids}
+    for begin in range(0, len(ids), _READ_AT_ONCE):
+        some = ids[begin : begin + _READ_AT_ONCE]
+        starts: Sequence[bytes | StorageError | None]
+        try:
+            starts = store.list_heads(some, MANIFEST_NAME, _FIRST_READ_BYTES)
+        except StorageError:
+            # One bad sector must not hide the others (I12): they are asked for one by one.
+            starts = [_read_start(store, checkpoint_id) for checkpoint_id in some]
+        yield from starts
 
 
 def _read_start(store: Store, checkpoint_id: str) -> bytes | StorageError | None:
@@ -89,7 +98,7 @@ def _read_head(store: Store, checkpoint_id: str, run_id: str, start: bytes | Sto
         return _damaged(checkpoint_id, f"{where} is not a readable file in a directory")
     if isinstance(start, StorageError):
         return _damaged(checkpoint_id, f"cannot be read now: {start.message}")
-    if len(start) == _FIRST_READ_BYTES and start.find(b"\n", start.find(b"\n") + 1) < 0:
+    if len(start) == _FIRST_READ_BYTES and start.count(b"\n") < 2:
         start = store.list_heads([checkpoint_id], MANIFEST_NAME, MAX_HEAD_BYTES + _FIRST_READ_BYTES)[0] or start
     try:
         head, _ = split_head(start, where)

@@ -7,6 +7,7 @@ from holdfast.core.errors import BlobMissingError, StorageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.engine.attempts import check_fence
+from holdfast.engine.identity import check_run
 from holdfast.engine.marks import PINNED, clear_marks, list_marks, set_mark
 from holdfast.format.manifest import ShardRecord
 from holdfast.storage.store import Store
@@ -16,10 +17,13 @@ __all__ = ["abandon", "check_shards", "commit", "pin", "remove_checkpoint", "rem
 LOCK_DEADLINE_S = 60.0
 
 
-def commit(store: Store, checkpoint_id: str, manifest: bytes, *, shards: Sequence[ShardRecord], attempt: int) -> None:
+def commit(
+    store: Store, checkpoint_id: str, manifest: bytes, *, shards: Sequence[ShardRecord], attempt: int, run_id: str
+) -> None:
     """Publish the manifest of a checkpoint whose shards are durable (I2). When this returns, it is, too (I5)."""
     with store.exclusive(LOCK_DEADLINE_S):
         # I11: a newer attempt begins under the same lock, so none can start between this check and the rename.
+        check_run(store, run_id)
         check_fence(store, attempt)
         # I2: an fsync of a file that somebody has unlinked succeeds, too.
         check_shards(store, checkpoint_id, shards)
@@ -43,24 +47,27 @@ def check_shards(store: Store, checkpoint_id: str, shards: Sequence[ShardRecord]
             raise StorageError(f"{where}: has {reader.size_bytes} bytes, {shard.size_bytes} were written")
 
 
-def abandon(store: Store, checkpoint_id: str) -> None:
-    """Forget a checkpoint that was not acknowledged."""
+def abandon(store: Store, checkpoint_id: str, *, attempt: int) -> None:
+    """Forget a checkpoint that was not acknowledged; FencedError where a newer attempt may go on from it already."""
     # The manifest may be there all the same, if its rename worked and the fsync after it did not: it goes first (I2).
-    store.remove(f"{checkpoint_id}/{MANIFEST_NAME}")
+    if _has_manifest(store, checkpoint_id):
+        with store.exclusive(LOCK_DEADLINE_S):
+            check_fence(store, attempt)  # I11: for everybody else it is a checkpoint
+            store.remove(f"{checkpoint_id}/{MANIFEST_NAME}")
     store.remove_group(checkpoint_id)
 
 
-def remove_checkpoint(store: Store, checkpoint_id: str, *, attempt: int | None) -> bool:
+def remove_checkpoint(store: Store, checkpoint_id: str, *, attempt: int | None, spares_pinned: bool = True) -> bool:
     """Remove a checkpoint, manifest first (I2): a crash in between leaves garbage, not a broken checkpoint.
 
-    `attempt` is the writer's, which spares what was pinned meanwhile and then gives False. It is None for a person at
-    the command line, who is nobody's older attempt.
+    False where it was pinned meanwhile, and stays. `attempt` is the writer's; it is None for a person at the command
+    line, who is nobody's older attempt.
     """
     with store.exclusive(LOCK_DEADLINE_S):
         if attempt is not None:
             check_fence(store, attempt)
-            if checkpoint_id in list_marks(store)[PINNED]:
-                return False
+        if spares_pinned and checkpoint_id in list_marks(store)[PINNED]:
+            return False
         store.remove(f"{checkpoint_id}/{MANIFEST_NAME}")
     # Data goes outside of the lock: unlinking gigabytes takes a while, and nobody can miss what has no manifest.
     store.remove_group(checkpoint_id)
@@ -78,11 +85,15 @@ def pin(store: Store, checkpoint_id: str, *, reason: str, clock: Clock) -> None:
         set_mark(store, checkpoint_id, PINNED, reason=reason, clock=clock)
 
 
-def remove_garbage(store: Store, checkpoint_id: str, *, attempt: int) -> None:
+def remove_garbage(store: Store, checkpoint_id: str, *, attempt: int, run_id: str) -> None:
     """Remove a directory without a manifest that an earlier attempt, or a failed save of this one, left behind."""
     with store.exclusive(LOCK_DEADLINE_S):
+        check_run(store, run_id)
         check_fence(store, attempt)
         # Only now is it certain that nobody else can be about to commit it: older attempts are fenced off.
-        if any(entry.name == MANIFEST_NAME for entry in store.list(checkpoint_id)):
-            return
-        store.remove_group(checkpoint_id)
+        if not _has_manifest(store, checkpoint_id):
+            store.remove_group(checkpoint_id)
+
+
+def _has_manifest(store: Store, checkpoint_id: str) -> bool:
+    return any(entry.name == MANIFEST_NAME for entry in store.list(checkpoint_id))

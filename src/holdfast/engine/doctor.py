@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from holdfast import native
 from holdfast.core.clock import Clock
 from holdfast.core.errors import RunError
 from holdfast.core.limits import PAGE_BYTES
@@ -66,6 +67,7 @@ def examine_directory(
     try:
         yield _ownership(used, root, path)
         yield _file_system(path)
+        yield _native()
         yield from _space(used, root)
         try:
             with _scratch(used, root) as scratch:
@@ -75,6 +77,17 @@ def examine_directory(
             yield Finding("writing", FAIL, found.message, found.hint or "nothing can be saved here")
     finally:
         used.close(root)
+
+
+def _native() -> Finding:
+    if native.is_built():
+        return Finding("native part", OK, "used: chunks are moved and checked in one pass")
+    return Finding(
+        "native part",
+        OK,
+        "not used: copies take about twice as long",
+        "reinstall holdfast where there are a C compiler and Python's headers; it is for x86-64 with AVX2",
+    )
 
 
 class _Scratch(NamedTuple):

@@ -1,6 +1,5 @@
 """Which memory each leaf is read into, when the program's own arrays are to receive it."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -32,9 +31,9 @@ class Filling(NamedTuple):
 
 def fill_targets(targets: Sequence[Target], memory: LeafMemory) -> Filling:
     """Straight into the program's memory where an array takes the whole leaf, through a buffer where several differ."""
-    by_leaf: dict[int, list[Target]] = defaultdict(list)
+    by_leaf: dict[int, list[Target]] = {}
     for target in targets:
-        by_leaf[target.spec.leaf].append(target)
+        by_leaf.setdefault(target.spec.leaf, []).append(target)
     direct: list[Destination] = []
     steps: list[Callable[[], object]] = []
     for leaf, takers in by_leaf.items():
@@ -48,7 +47,10 @@ def fill_targets(targets: Sequence[Target], memory: LeafMemory) -> Filling:
 
 
 def _direct_source(takers: list[Target]) -> Carrier | None:
-    viewed = len(takers) > 1 and any(taker.spec.view is not None for taker in takers)
+    if len(takers) == 1:
+        only = takers[0]
+        return only.memory.carrier if only.spec.view is None else None
+    viewed = any(taker.spec.view is not None for taker in takers)
     for taker in takers:
         carrier = taker.memory.carrier
         # Views are cut out of the bytes of the whole, so it has to lie in one piece.
@@ -59,17 +61,15 @@ def _direct_source(takers: list[Target]) -> Carrier | None:
 
 def _spread(source: Carrier, takers: list[Target], steps: list[Callable[[], object]]) -> None:
     for taker in takers:
-        carrier = taker.memory.carrier
-        part = source
+        memory = taker.memory
+        carrier, part = memory.carrier, source
         if taker.spec.view is not None:
             part = view_carrier(source, taker.spec, carrier_dtype(taker.spec.dtype))
-        if not _same_memory(part, carrier):
+        if part is not carrier and not _same_memory(part, carrier):
             steps.append(lambda into=carrier, part=part: np.copyto(into, part))  # type: ignore[misc]
-        if taker.memory.publish is not None:
-            steps.append(taker.memory.publish)
+        if memory.publish is not None:
+            steps.append(memory.publish)
 
 
 def _same_memory(one: Carrier, other: Carrier) -> bool:
-    if one is other:
-        return True
     return extent_of(one, address_of(one)) == extent_of(other, address_of(other)) and one.strides == other.strides

@@ -1,9 +1,9 @@
 """Who wrote a run, as the files of its attempts say. Reads only, and is light: `holdfast ls` starts with this."""
 
 import json
-from typing import NamedTuple
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.light_typing import NamedTuple
 from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
 from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
 from holdfast.storage.store import Store

@@ -6,17 +6,19 @@ from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import (
     BlobExistsError,
     BlobMissingError,
+    FencedError,
     FormatError,
     FormatVersionError,
     IntegrityError,
     RunError,
+    StorageError,
 )
 from holdfast.core.limits import MAX_HEAD_BYTES, MAX_SMALL_BLOB_BYTES
 from holdfast.core.names import JOURNAL_NAME, LOCK_NAME, MANIFEST_NAME, MARKER_NAME, parse_checkpoint_id
 from holdfast.format.head import FORMAT_VERSION, decode_head, digest_hex, split_head
 from holdfast.storage.store import Store
 
-__all__ = ["found_run", "identify"]
+__all__ = ["check_run", "found_run", "identify"]
 
 _DIGEST_OPEN = b'"blake3":"'
 _MAY_PRECEDE_MARKER = {LOCK_NAME, JOURNAL_NAME}
@@ -65,6 +67,25 @@ def found_run(store: Store, clock: Clock) -> str:
     except BlobExistsError:
         return identify(store)  # somebody else was a moment faster
     return run_id
+
+
+def check_run(store: Store, run_id: str) -> None:
+    """FencedError once the directory is another run: somebody emptied it, and began anew there (I11).
+
+    To be called with the run's lock held, before something is committed, removed or begun.
+    """
+    where = f"{store.location}/{MARKER_NAME}"
+    try:
+        found = _decode_marker(store.read(MARKER_NAME, MAX_SMALL_BLOB_BYTES), where)
+    except FormatVersionError:
+        raise  # another one, and a newer one
+    except (FormatError, StorageError):
+        return  # a marker that is lost or damaged is nobody else's
+    if found != run_id:
+        raise FencedError(
+            f"{store.location} is another run by now (id {found}, this process writes {run_id})",
+            hint="stop this process: its directory was emptied, and is written by another one",
+        )
 
 
 def _encode_marker(run_id: str, clock: Clock) -> bytes:

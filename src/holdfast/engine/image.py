@@ -4,7 +4,9 @@ from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from itertools import chain
 
-from holdfast.format.arrays import Carrier, copy_range
+from holdfast.format.arrays import Carrier, bytes_view, copy_range
+from holdfast.format.checksum import checksum_hex
+from holdfast.format.moving import gather
 from holdfast.format.shard import Layout, Place
 
 __all__ = ["Image"]
@@ -32,6 +34,15 @@ class Image:
             following = max(following, -(-place.end // chunk_bytes))
             yield from range(first, following)
 
+    def take(self, begin: int, end: int, out: memoryview) -> str:
+        """Put the bytes from begin to end into out, as `copy` does; the checksum of all that is in it then."""
+        parts = self._parts(begin, end)
+        if parts is not None:
+            return gather(out, parts)
+        self.copy(begin, end, out)
+        # While it is in the cache that it was copied to.
+        return checksum_hex(out)
+
     def copy(self, begin: int, end: int, out: memoryview) -> None:
         """Put the bytes from begin to end into out; those of arrays that are left out are not touched."""
         if begin < len(self._header):
@@ -50,3 +61,18 @@ class Image:
                 out[first - begin : last - begin],
             )
             position += 1
+
+    def _parts(self, begin: int, end: int) -> list[memoryview] | None:
+        """The memory that these bytes lie in; None where an array is strided, or left out."""
+        parts = [self._header[begin:end]] if begin < len(self._header) else []
+        at = max(begin, min(end, len(self._header)))
+        position = bisect_right(self._ends, at)
+        while at < end and position < len(self._places):
+            place, carrier = self._places[position], self._carriers[position]
+            if place.begin > at or not carrier.flags.c_contiguous:
+                return None
+            last = min(end, place.end)
+            parts.append(bytes_view(carrier)[at - place.begin : last - place.begin])
+            at = last
+            position += 1
+        return parts if at == end else None

@@ -1,7 +1,6 @@
 """Marks: what is said of a checkpoint after it was made. One small blob each; the checkpoint never changes (I3)."""
 
 import json
-from typing import Final
 
 from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import BlobExistsError, HoldfastError
@@ -21,10 +20,10 @@ __all__ = [
     "set_mark",
 ]
 
-PINNED: Final = "pinned"
-QUARANTINED: Final = "quarantined"
-SUSPECT: Final = "suspect"
-VERIFIED: Final = "verified"
+PINNED = "pinned"
+QUARANTINED = "quarantined"
+SUSPECT = "suspect"
+VERIFIED = "verified"
 _KINDS = (PINNED, QUARANTINED, SUSPECT, VERIFIED)
 
 

@@ -33,7 +33,7 @@ from holdfast.format.keys import mapping_entries
 from holdfast.format.nodes import Node, optional_field
 from holdfast.format.paths import is_inside, join
 from holdfast.format.registry import type_name
-from holdfast.format.select import array_paths
+from holdfast.format.select import MAPPING_KINDS, array_paths
 from holdfast.format.stateful import is_stateful
 
 __all__ = ["MatchPlan", "match_state"]
@@ -45,6 +45,10 @@ _HINT = "strict=False loads what fits, rename={'old.path': 'new.path'} maps name
 _HINT_OF_TORCH = (
     "strict=False loads what fits and leaves an optimizer or scheduler that does not fit as it is, "
     "rename={'old.path': 'new.path'} maps names"
+)
+_HINT_OF_LISTS = (
+    "a list that becomes longer while the program runs has to be empty when it is restored, as by history.clear(): "
+    f"then it is filled as it was saved; {_HINT}"
 )
 
 
@@ -143,11 +147,15 @@ class _Matcher(Builder):
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
         if self._misfits and path in self._misfits:
             return like
-        if like is MISSING or (type(node) in _PLAIN and type(like) in _PLAIN):
+        if type(node) is dict:
+            kind = node.get("kind")
+            if kind in _ARRAY_KINDS and array_kind(like) == "tensor":  # nearly all nodes of most states
+                self._at = path
+                return self.array(node, path, like, depth)
+            if like is MISSING or (type(like) is dict and kind in MAPPING_KINDS):  # nothing to compare before its parts
+                return super().build(node, path, like, depth)
+        elif like is MISSING or (type(node) in _PLAIN and type(like) in _PLAIN):
             return super().build(node, path, like, depth)
-        if _are_arrays(node, like):  # nearly all nodes of most states; `array` compares them
-            self._at = path
-            return self.array(node, path, like, depth)
         difference = difference_of(node, like)
         if not difference and corresponds(node, like):
             return super().build(node, path, like, depth)
@@ -172,7 +180,7 @@ class _Matcher(Builder):
             return False
         extra = list(array_paths(node, path))
         for place in extra:
-            self.note(f"{place}: extra: the checkpoint has it, the program does not")
+            self._note_length(f"{place}: extra: the checkpoint has it, the program does not", like)
         return bool(extra)
 
     def keeps(self, like: object, path: str, taken: Container[object]) -> list[tuple[Any, Any]]:
@@ -181,9 +189,15 @@ class _Matcher(Builder):
         for key, value in [] if not left or self._may_grow(path, like) else left:
             found = list(find_restorable({key: value}, path))
             for place, what in found:
-                self.note(f"{place}: missing: the program has {what}, the checkpoint nothing")
+                self._note_length(f"{place}: missing: the program has {what}, the checkpoint nothing", like)
             kept.extend([(key, value)] if found else [])
         return kept
+
+    def _note_length(self, problem: str, like: object) -> None:
+        """A difference of a container's entries. Of a list nobody knows whether it is another program's, or grows."""
+        if isinstance(like, list | collections.deque) and self.hint == _HINT:
+            self.hint = _HINT_OF_LISTS
+        self.note(problem)
 
     def _may_grow(self, path: str, like: object) -> bool:
         """Whether what is there comes and goes while the program runs: an optimizer's slots, an object's own lists."""
@@ -269,10 +283,6 @@ class _Matcher(Builder):
             return super().generator(node, path, like, depth)
         state = read_state(node, self.frameworks)
         return Late(lambda: _put(like, node["kind"], state, path))
-
-
-def _are_arrays(node: Node, like: object) -> bool:
-    return type(node) is dict and node.get("kind") in _ARRAY_KINDS and array_kind(like) == "tensor"
 
 
 def _entries(like: object) -> list[tuple[Any, Any]]:

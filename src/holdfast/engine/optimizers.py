@@ -3,7 +3,7 @@
 torch compares little of it: moments of a wrong shape are only noticed by the next step, or never.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -108,8 +108,9 @@ def load_groups(owner: Any, groups: list[Any]) -> None:
 def load_slots(owner: Any, value: Any) -> None:
     """Load everything by torch's own load_state_dict, and have the slots in the types in which they were saved.
 
-    torch converts them to the type of their parameter. That stays so for moments of torch's own optimizers, which go
-    with no other parameter, unless the program's optimizer has such moments already.
+    torch converts them to the type of their parameter, also in lists and dictionaries in the slots. That stays so for
+    moments of torch's own optimizers, which go with no other parameter, unless the program's optimizer has such moments
+    already.
     """
     before = owner.state
     owner.load_state_dict(value)
@@ -123,10 +124,23 @@ def load_slots(owner: Any, value: Any) -> None:
         if not isinstance(saved, dict) or not isinstance(slot, dict):
             continue
         for name, item in saved.items():
-            if name != "step" and _is_converted(item, slot.get(name), parameter):
-                was = own.get(name) if isinstance(own, dict) else None
-                if not is_stock or name in _NUMBERS or getattr(was, "dtype", None) == item.dtype:
-                    slot[name] = item.to(slot[name].device)
+            if name == "step" or name not in slot:
+                continue
+            was = own.get(name) if isinstance(own, dict) else None
+            had_such = array_kind(item) == "tensor" and getattr(was, "dtype", None) == item.dtype
+            if not is_stock or name in _NUMBERS or had_such:
+                slot[name] = _as_saved(item, slot[name], parameter)
+
+
+def _as_saved(saved: Any, loaded: Any, parameter: Any) -> Any:
+    """What was loaded, and of it in its own type what was converted."""
+    if _is_converted(saved, loaded, parameter):
+        return saved.to(loaded.device)
+    if isinstance(saved, dict) and isinstance(loaded, dict):
+        return {key: _as_saved(saved[key], item, parameter) if key in saved else item for key, item in loaded.items()}
+    if type(saved) in (list, tuple) and type(loaded) is type(saved) and len(loaded) == len(saved):
+        return type(saved)(_as_saved(one, other, parameter) for one, other in zip(saved, loaded, strict=True))
+    return loaded
 
 
 def _is_converted(saved: Any, loaded: Any, parameter: Any) -> bool:
@@ -144,11 +158,13 @@ def _is_in_place(slot: Any, owner: Any, parameter: Any) -> bool:
     own = owner.state.get(parameter)
     if not isinstance(slot, dict) or not isinstance(own, dict) or slot.keys() != own.keys():
         return False
-    kind = parameter.dtype, parameter.device
-    return all(
-        item is own[name] and array_kind(item) == "tensor" and (name == "step" or (item.dtype, item.device) == kind)
-        for name, item in slot.items()
-    )
+    dtype, device = parameter.dtype, parameter.device
+    for name, item in slot.items():
+        if item is not own[name] or array_kind(item) != "tensor":
+            return False
+        if name != "step" and (item.dtype is not dtype or item.device != device):
+            return False
+    return True
 
 
 def _expected_shape(name: str, shape: tuple[int, ...], parameters: list[Any]) -> tuple[int, ...]:
@@ -230,9 +246,9 @@ def _entry(node: Node, name: str) -> Node:
     return optional_field(node, "items", dict, {}).get(name) if isinstance(node, dict) else None
 
 
-def _entries(node: Node) -> list[tuple[Any, Node]]:
+def _entries(node: Node) -> Collection[tuple[Any, Node]]:
     is_mapping = isinstance(node, dict) and node.get("kind") in MAPPING_KINDS
-    return list(mapping_entries(node, _SPELLING)) if is_mapping else []
+    return mapping_entries(node, _SPELLING) if is_mapping else []
 
 
 def _listed(names: set[Any]) -> str:

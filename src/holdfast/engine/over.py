@@ -102,17 +102,17 @@ class Loop:
         is_first = True
         while data.epoch < epochs:
             handed, facts = 0, data.facts
-            self._look()
+            self._note()
             for batch in data:
                 handed += 1
-                if data.last is not None:
-                    self.open.append(Open(name, data, data.last, facts))
+                if (last := data.last) is not None:
+                    self.open.append(Open(name, data, last, facts))
                 held = [batch]
                 del batch  # or it would stay in memory while the next one is made
                 yield held.pop()
                 if self.is_stopped:
                     return
-                self._look()
+                self._note()
             # The first may have been left at its very end.
             if not handed and not is_first:
                 raise _no_batch(name, data)
@@ -122,10 +122,10 @@ class Loop:
             count = len(self.open)
             _log.warning("%d batches of %r were used since the last step(), and are in no checkpoint", count, name)
 
-    def _look(self) -> None:
+    def _note(self) -> None:
         # Before the next batch is made: one that comes again is also made again, and may draw.
         if self._random is not None and not self.open:
-            self._random.look()
+            self._random.note()
 
 
 class _Random:
@@ -133,32 +133,37 @@ class _Random:
 
     def __init__(self) -> None:
         self._generators: list[Generator] = []
-        self._seen: list[Any] = []
         self._knows_torch: bool | None = None
 
-    def look(self) -> None:
+    def note(self) -> None:
         """For `as_before`."""
         has_torch = "torch" in sys.modules
         if has_torch is not self._knows_torch:
             self._generators, self._knows_torch = generators(), has_torch
-        self._seen = [generator.look() for generator in self._generators]
+        for generator in self._generators:
+            generator.note()
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
         """While it is open, they are there again."""
         now = [generator.look() for generator in self._generators]
         try:
-            self._restore(self._seen)
+            for generator in self._generators:
+                with _unless_another():
+                    generator.put_back()
             yield
         finally:
-            self._restore(now)
+            for generator, state in zip(self._generators, now, strict=True):
+                with _unless_another():
+                    generator.restore(state)
 
-    def _restore(self, states: list[Any]) -> None:
-        for generator, state in zip(self._generators, states, strict=True):
-            try:
-                generator.restore(state)
-            except ValueError as error:  # the program has chosen another bit generator meanwhile, which stays its own
-                _log.warning("random numbers since the last step cannot be taken back: %s", error)
+
+@contextmanager
+def _unless_another() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:  # the program has chosen another bit generator meanwhile, which stays its own
+        _log.warning("random numbers since the last step cannot be taken back: %s", error)
 
 
 def _name_of(data: object, value: object, name: str = "", depth: int = 0) -> str | None:

@@ -12,7 +12,6 @@ from holdfast.engine.capture import for_chunks
 from holdfast.engine.copier import Run, run_in_thread
 from holdfast.engine.image import Image
 from holdfast.format.arrays import Carrier
-from holdfast.format.checksum import checksum_hex
 from holdfast.format.shard import Layout
 
 __all__ = ["Overlapped", "torn_error"]
@@ -118,10 +117,8 @@ class Overlapped:
         def take(chunk: int, begin: int, end: int) -> None:
             if self._cancelled:
                 raise SaveFailedError(self._cancelled)
-            part = image[begin:end]
-            shard.copy(begin, end, part)
-            # All of the chunk is there now: the leaves that are not deferred were copied before.
-            self.xxh3[chunk] = checksum_hex(part)
+            # All of the chunk is there then: the leaves that are not deferred were copied before.
+            self.xxh3[chunk] = shard.take(begin, end, image[begin:end])
             with self._lock:
                 self.copied_bytes += end - begin
 

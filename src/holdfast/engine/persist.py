@@ -7,7 +7,6 @@ from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.blocks import BlockPool, run_in_order
 from holdfast.engine.image import Image
 from holdfast.format.arrays import Carrier
-from holdfast.format.checksum import checksum_hex
 from holdfast.format.head import digest_hex
 from holdfast.format.shard import Layout
 from holdfast.storage.store import Writer
@@ -41,12 +40,10 @@ def persist(
     def fill(index: int, block: memoryview) -> memoryview:
         begin = index * block_bytes
         data = block[: min(block_bytes, size_bytes - begin)]
-        # A chunk is digested while it is still in the cache that it was copied to. The sums are of what is in our own
-        # buffer, and exactly that is written (I4).
+        # The sums are of what is in our own buffer, and exactly that is written (I4).
         for chunk, offset in enumerate(range(0, len(data), chunk_bytes), index * chunks_per_block):
             part = data[offset : offset + chunk_bytes]
-            image.copy(begin + offset, begin + offset + len(part), part)
-            sums.xxh3[chunk] = checksum_hex(part)
+            sums.xxh3[chunk] = image.take(begin + offset, begin + offset + len(part), part)
             sums.blake3[chunk] = digest_hex(part)
         return data
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from holdfast.core.errors import IntegrityError
 from holdfast.engine.blocks import BlockPool, run_in_order
-from holdfast.format.checksum import checksum_hex
 from holdfast.format.head import digest_hex
 from holdfast.format.manifest import ShardRecord
+from holdfast.format.moving import gather
 from holdfast.storage.store import Writer
 
 __all__ = ["persist_image"]
@@ -39,8 +39,8 @@ def persist_image(
         for chunk, offset in enumerate(range(0, len(data), chunk_bytes), begin // chunk_bytes):
             part = data[offset : offset + chunk_bytes]
             # What is checked is what is written: a copy that nobody else can change.
-            part[:] = image[begin + offset : begin + offset + len(part)]
-            if checksum_hex(part) != staged.xxh3[chunk]:
+            checksum = gather(part, [image[begin + offset : begin + offset + len(part)]])
+            if checksum != staged.xxh3[chunk]:
                 raise IntegrityError(
                     f"{staged.name}: chunk {chunk} of the snapshot in memory differs from its checksum",
                     hint="something wrote to the memory between capture and writing; the next checkpoint is a new copy",

@@ -51,7 +51,7 @@ def prune(
     for name in catalog.garbage:
         parsed = parse_checkpoint_id(name)
         if parsed is not None and parsed.attempt <= last_garbage:
-            remove_garbage(store, name, attempt=attempt)
+            remove_garbage(store, name, attempt=attempt, run_id=run_id)
     return removed
 
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -54,14 +55,14 @@ def read_leaves(
     """Fill every destination. Only chunks that hold a part of one are read; IntegrityError where one is damaged."""
     targets: list[list[_Target]] = [[] for _ in body.shards]
     for destination in destinations:
-        leaf = body.leaves[destination.leaf]
-        size_bytes = destination.carrier.nbytes
-        if size_bytes != leaf.end - leaf.begin:
+        leaf, carrier = body.leaves[destination.leaf], destination.carrier
+        begin, end, size_bytes = leaf.begin, leaf.end, carrier.nbytes
+        if size_bytes != end - begin:
             raise IntegrityError(
-                f"{checkpoint_id}: leaf {leaf.name!r} has {leaf.end - leaf.begin} bytes, its shape wants {size_bytes}"
+                f"{checkpoint_id}: leaf {leaf.name!r} has {end - begin} bytes, its shape wants {size_bytes}"
             )
         if size_bytes:
-            targets[leaf.shard].append(_Target(leaf.begin, leaf.end, destination.carrier))
+            targets[leaf.shard].append(_Target(begin, end, carrier))
     for shard, wanted in zip(body.shards, targets, strict=True):
         if wanted:
             _read_shard(store, checkpoint_id, shard, wanted, pool=pool, workers=workers, progress=progress)
@@ -101,23 +102,23 @@ def _read_shard(
     progress: Progress | None,
 ) -> None:
     # By end, then by begin: several targets may want the same leaf (tied in the checkpoint, not in the program).
-    targets.sort(key=lambda target: (target.end, target.begin))
+    targets.sort(key=itemgetter(1, 0))
     ends = [target.end for target in targets]
 
     def pieces_of(begin: int, end: int) -> list[_Piece]:
         pieces = []
         for position in range(bisect_right(ends, begin), len(targets)):
             target = targets[position]
-            if target.begin >= end:
+            first, last, _ = target
+            if first >= end:
                 break
-            pieces.append(_Piece(max(begin, target.begin), min(end, target.end), target))
+            pieces.append(_Piece(first if first > begin else begin, last if last < end else end, target))
         return pieces
 
     def read(reader: Reader, index: int, begin: int, data: memoryview) -> None:
         pieces = pieces_of(begin, begin + len(data))
         parts = _places(pieces, begin, data) if reader.is_cached() else None
-        reader.read_at(parts or [data], begin)
-        if checksum_of_parts(parts or [data]) != shard.xxh3[index]:
+        if _read(reader, parts or [data], begin) != shard.xxh3[index]:
             raise IntegrityError(
                 f"{shard.name} of {checkpoint_id}: chunk {index} differs from its checksum",
                 hint="holdfast verify says which leaves it touches",
@@ -128,6 +129,15 @@ def _read_shard(
 
     wanted = _chunks_of(targets, shard.chunk_bytes)
     _each_chunk(store, checkpoint_id, shard, wanted, read, pool=pool, workers=workers, progress=progress)
+
+
+def _read(reader: Reader, parts: Sequence[memoryview], begin: int) -> str:
+    """Fill the parts; the checksum of what is in them then."""
+    checksum = reader.read_checked(parts, begin)
+    if checksum is None:
+        reader.read_at(parts, begin)
+        checksum = checksum_of_parts(parts)
+    return checksum
 
 
 def _places(pieces: Sequence[_Piece], begin: int, data: memoryview) -> list[memoryview] | None:
@@ -154,8 +164,11 @@ def _places(pieces: Sequence[_Piece], begin: int, data: memoryview) -> list[memo
 
 def _chunks_of(targets: Iterable[_Target], chunk_bytes: int) -> Sequence[int]:
     chunks: set[int] = set()
-    for target in targets:
-        chunks.update(range(target.begin // chunk_bytes, (target.end - 1) // chunk_bytes + 1))
+    for begin, end, _ in targets:
+        first, last = begin // chunk_bytes, (end - 1) // chunk_bytes
+        chunks.add(first)
+        if last > first:
+            chunks.update(range(first + 1, last + 1))
     return sorted(chunks)
 
 

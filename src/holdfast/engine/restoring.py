@@ -20,6 +20,7 @@ from holdfast.core.errors import (
 from holdfast.core.values import DISK, MEMORY, Checkpoint
 from holdfast.engine.attempts import check_fence
 from holdfast.engine.catalog import Catalog, read_catalog
+from holdfast.engine.identity import check_run
 from holdfast.engine.journal import Event, read_events
 from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
 from holdfast.engine.marks import QUARANTINED, VERIFIED, set_mark
@@ -137,6 +138,7 @@ def restore_session(
         random_plan = build(body.random, leaves) if with_random and body.random is not None else None
         if session.seq > 0:
             # I11: who cannot begin another attempt afterwards leaves the state as it is.
+            check_run(session.store, session.run_id)
             check_fence(session.store, session.attempt)
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)

@@ -114,7 +114,7 @@ class Session:
         self.store.close()
 
     def _begin(self, *, takeover: bool, follows: int | None = None) -> None:
-        self.attempt = begin_attempt(self.store, self.clock, takeover=takeover, follows=follows)
+        self.attempt = begin_attempt(self.store, self.clock, run_id=self.run_id, takeover=takeover, follows=follows)
         self.journal = Journal(self.store, self.clock, self.attempt)
         self.origin = self.parent = self.last_step = None
         self.forks = (Fork(self.attempt, None),) if self.starts_over else ()

@@ -120,7 +120,7 @@ def _write_once(writer: Attempt, draft: Draft, produce: Produce) -> Checkpoint:
         shard = _write_shard(writer, checkpoint, produce)
         manifest = encode_manifest(checkpoint, writer.run_id, draft.body.with_shards([shard]))
         _mark_suspect(writer, checkpoint)
-        commit(writer.store, checkpoint.id, manifest, shards=[shard], attempt=writer.attempt)
+        commit(writer.store, checkpoint.id, manifest, shards=[shard], attempt=writer.attempt, run_id=writer.run_id)
     except BaseException:
         _abandon_quietly(writer, checkpoint)
         raise
@@ -178,9 +178,9 @@ def _fits(writer: Attempt, needed_bytes: int) -> bool:
 
 def _abandon_quietly(writer: Attempt, checkpoint: Checkpoint) -> None:
     try:
-        abandon(writer.store, checkpoint.id)
+        abandon(writer.store, checkpoint.id, attempt=writer.attempt)
         if checkpoint.suspect:
             clear_mark(writer.store, checkpoint.id, SUSPECT)
     except HoldfastError as error:
-        # Harmless: without a manifest it is not a checkpoint (I1), and a later prune removes it.
-        _log.debug("%s stays behind as garbage: %s", checkpoint.id, error.message)
+        # Harmless: without a manifest it is not a checkpoint (I1), and a later prune removes it; with one, it is whole.
+        _log.debug("%s stays behind: %s", checkpoint.id, error.message)

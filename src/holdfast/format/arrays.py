@@ -13,6 +13,7 @@ import numpy.typing as npt
 from holdfast.core.errors import FormatError
 from holdfast.core.limits import MAX_NDIM
 from holdfast.format.dtypes import DtypeName, freeze_dtype, itemsize
+from holdfast.format.moving import move
 
 __all__ = [
     "MAX_LEAF_BYTES",
@@ -32,9 +33,6 @@ Carrier = npt.NDArray[np.generic]
 
 MAX_LEAF_BYTES = 1 << 60
 """More than any machine has; what claims to be larger is not a leaf."""
-
-# Below this, what numpy needs to make its views costs more than a short hold of the interpreter's lock.
-_GIL_FREE_BYTES = 64 << 10
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -63,18 +61,19 @@ class LeafInfo(msgspec.Struct, frozen=True):
     name: str
     dtype: DtypeName
     shape: tuple[int, ...]
+    nbytes: int = 0
+    """Follows from the others, whatever is given."""
 
     def __post_init__(self) -> None:
-        for length in self.shape:
-            if type(length) is not int or length < 0 or len(self.shape) > MAX_NDIM:
-                raise FormatError(f"leaf {self.name!r}: {self.shape[:8]!r} is not a shape")
-        freeze_dtype(self.dtype)
-        if self.nbytes > MAX_LEAF_BYTES:
-            raise FormatError(f"leaf {self.name!r}: {self.nbytes} bytes are more than any machine has")
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * itemsize(self.dtype)
+        shape, dtype = self.shape, self.dtype
+        for length in shape:
+            if type(length) is not int or length < 0 or len(shape) > MAX_NDIM:
+                raise FormatError(f"leaf {self.name!r}: {shape[:8]!r} is not a shape")
+        freeze_dtype(dtype)
+        nbytes = math.prod(shape) * itemsize(dtype)
+        if nbytes > MAX_LEAF_BYTES:
+            raise FormatError(f"leaf {self.name!r}: {nbytes} bytes are more than any machine has")
+        msgspec.structs.force_setattr(self, "nbytes", nbytes)
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -116,7 +115,7 @@ def copy_range(carrier: Carrier, begin: int, end: int, out: memoryview) -> None:
     if begin >= end:
         return
     if carrier.flags.c_contiguous:
-        _move(bytes_view(carrier)[begin:end], out[: end - begin])
+        move(bytes_view(carrier)[begin:end], out[: end - begin])
         return
     row_bytes = carrier.nbytes // carrier.shape[0]
     first, last = -(-begin // row_bytes), end // row_bytes
@@ -138,7 +137,7 @@ def scatter_range(carrier: Carrier, begin: int, data: memoryview) -> None:
     if begin >= end:
         return
     if carrier.flags.c_contiguous:
-        _move(data, bytes_view(carrier)[begin:end])
+        move(data, bytes_view(carrier)[begin:end])
         return
     row_bytes = carrier.nbytes // carrier.shape[0]
     first, last = -(-begin // row_bytes), end // row_bytes
@@ -152,13 +151,6 @@ def scatter_range(carrier: Carrier, begin: int, data: memoryview) -> None:
         np.copyto(carrier[first:last], _rows(carrier, last - first, data[head : head + (last - first) * row_bytes]))
     if end > last * row_bytes:
         scatter_range(carrier[last, ...], 0, data[last * row_bytes - begin :])
-
-
-def _move(source: memoryview, target: memoryview) -> None:
-    if source.nbytes < _GIL_FREE_BYTES:
-        target[:] = source
-    else:  # numpy lets other threads run meanwhile
-        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 def _rows(carrier: Carrier, count: int, data: memoryview) -> Carrier:

@@ -68,10 +68,10 @@ def inspect_array(value: Any, kind: str, to_host: ToHost | None = None) -> Nativ
 
     `to_host` brings a tensor of an accelerator into memory of the host; by default it is copied there and then.
     """
-    if kind == "array":
-        return _inspect_numpy(value)
     if kind == "tensor":
         return _inspect_torch(value, loaded("torch"), to_host or _copy_to_host)
+    if kind == "array":
+        return _inspect_numpy(value)
     return _inspect_jax(value, loaded("jax"))
 
 
@@ -121,25 +121,30 @@ def _inspect_torch(value: Any, torch: Any, to_host: ToHost) -> NativeArray | Ref
             what = f"the tensor subclass {type(value).__name__}"
             return Refused(what, "save a plain tensor (value.to_local(), value.data)")
         flags["parameter"] = True
+    types = _torch_types(value.dtype, torch)
+    needs_grad = value.requires_grad
+    if needs_grad:
+        flags["grad"] = True
+    if types is not None and value.is_cpu:
+        try:
+            plain = value.detach() if needs_grad else value
+            return NativeArray(types.name, _view_host(plain, types), plain.data_ptr(), flags, in_place=True)
+        except (RuntimeError, TypeError):  # torch refuses to view what is not plain memory; of that there is little
+            pass
     if value.layout is not torch.strided or value.is_nested:
         return Refused(f"a {value.layout} tensor", "save its indices and values, or value.to_dense()")
     if value.is_quantized or value.is_meta:
         what = "quantised tensor" if value.is_quantized else "tensor without memory (device meta)"
         return Refused(f"a {what}", "save value.int_repr() with its scales, or a real tensor")
-    types = _torch_types(value.dtype, torch)
     if types is None:
         return Refused(f"a tensor of dtype {value.dtype}", "save it as uint8 (value.view(torch.uint8))")
-    needs_grad = value.requires_grad
-    if needs_grad:
-        flags["grad"] = True
     try:
         plain = value.detach() if needs_grad else value
-        in_place = plain.is_cpu and not plain.is_conj() and not plain.is_neg()
-        host = plain if in_place else (_copy_to_host if plain.is_cpu else to_host)(plain)
+        host = (_copy_to_host if plain.is_cpu else to_host)(plain)  # conjugated or negated whenever it is read, too
         carrier = _view_host(host, types)
     except (RuntimeError, TypeError) as error:  # inside torch.func transforms, or a backend without host copies
         return Refused(f"a tensor whose memory cannot be reached ({error})", "save a plain tensor")
-    return NativeArray(types.name, carrier, host.data_ptr(), flags, in_place=in_place)
+    return NativeArray(types.name, carrier, host.data_ptr(), flags, in_place=False)
 
 
 def tensor_carrier(tensor: Any) -> Carrier:

@@ -33,6 +33,7 @@ from holdfast.format.select import select
 __all__ = ["MISSING", "PICKLE_HINT", "Builder", "Late", "Plan", "build", "settle"]
 
 PICKLE_HINT = "pass pickle=True if you trust whoever wrote it: unpickling runs code from the checkpoint"
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 _MAPPINGS: dict[str, Callable[[], Any]] = {
     "dict": dict,
     "ordered_dict": collections.OrderedDict,
@@ -167,8 +168,10 @@ class Builder:
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
         """The value, or a Late one where it depends on what will be read."""
         self._count += 1
-        self._at = path
         cls = type(node)
+        if cls in _PLAIN:
+            return node
+        self._at = path
         if cls is dict:
             kind = node.get("kind")
             atom = self._atoms.get(kind)
@@ -184,8 +187,6 @@ class Builder:
             if depth > MAX_DEPTH:
                 raise FormatError(f"more than {MAX_DEPTH} levels")
             return self.assemble(list, self._elements(node, path, like, depth), like)
-        if node is None or cls in (bool, int, float, str):
-            return node
         raise FormatError(f"{cls.__name__} is not a node")
 
     def assemble(self, make: Callable[[list[Any]], Any], parts: list[Any], like: object) -> Any:  # noqa: ARG002  # a seam
@@ -228,20 +229,25 @@ class Builder:
         known: Mapping[Any, Any] = like if isinstance(like, (dict, Mapping)) else {}
         keys: list[Any] = []
         parts: list[Any] = []
-        entries = list(mapping_entries(node, self.frameworks, known))
+        entries = mapping_entries(node, self.frameworks, known)
         taken = dict(entries)
         if len(taken) < len(entries):
             raise malformed(node, "every key once")
         if "pairs" in node:
             self._note_keys(taken, path)
-        for key, item in entries:
+        lacking = 0
+        for key, item in taken.items():
             place, child = join(path, key), known.get(key, MISSING)
-            if child is not MISSING or not self.leaves_out(item, place, like):
-                keys.append(key)
-                parts.append(self.build(item, place, child, depth + 1))
-        for key, kept in self.keeps(like, path, taken):
+            if child is MISSING:
+                lacking += 1
+                if self.leaves_out(item, place, like):
+                    continue
             keys.append(key)
-            parts.append(kept)
+            parts.append(self.build(item, place, child, depth + 1))
+        if known is not like or len(taken) - lacking < len(known):
+            for key, kept in self.keeps(like, path, taken):
+                keys.append(key)
+                parts.append(kept)
         new = self._new_mapping(node, path, depth)
 
         def make(values: list[Any]) -> Any:

@@ -19,7 +19,7 @@ from holdfast.format.carriers import NativeArray, Refused, ToHost, array_kind, i
 from holdfast.format.footprint import Block, KnownArrays, read_block, where_tensors_are
 from holdfast.format.foreign import encode_dtype, encode_scalar, torch_encoders
 from holdfast.format.frameworks import loaded
-from holdfast.format.generators import encode_generator, generator_kind
+from holdfast.format.generators import encode_generator, generator_kind, why_unreadable
 from holdfast.format.leaves import LeafCollector
 from holdfast.format.nodes import Node, base64_text
 from holdfast.format.paths import RANDOM_ROOT, join, join_index
@@ -151,7 +151,7 @@ class Encoder:
         if isinstance(value, np.generic | np.dtype):
             return self._numpy_atom
         if generator_kind(value, self._torch) is not None:
-            return lambda value, *_: encode_generator(value, str(generator_kind(value, self._torch)))
+            return self._generator
         builtin = isinstance(value, dict | list | set | frozenset | str | bytes | int | float | complex)
         if isinstance(value, type) or builtin:
             return self._refuse
@@ -160,6 +160,12 @@ class Encoder:
         if dataclasses.is_dataclass(value) and not isinstance(value, tuple):
             return self._dataclass
         return self._refuse
+
+    def _generator(self, value: object, path: str, depth: int) -> Node:
+        problem = why_unreadable(value)
+        if problem:
+            return self._refuse(value, path, depth, Refused(problem, "use a smaller seed"))
+        return encode_generator(value, str(generator_kind(value, self._torch)))
 
     def _refuse(self, value: object, path: str, _: int, why: Refused | None = None) -> Node:
         what = why.reason if why else describe(value)

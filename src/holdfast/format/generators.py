@@ -16,14 +16,24 @@ from holdfast.format.frameworks import Frameworks
 from holdfast.format.nodes import Node, base64_field, base64_text, field, malformed
 from holdfast.format.plain import decode_plain, encode_plain
 
-__all__ = ["GENERATOR_KINDS", "encode_generator", "fresh_generator", "generator_kind", "put_state", "read_state"]
+__all__ = [
+    "GENERATOR_KINDS",
+    "encode_generator",
+    "fresh_generator",
+    "generator_kind",
+    "put_state",
+    "read_state",
+    "why_unreadable",
+]
 
 _MERSENNE_WORDS = 625
 _MAX_VALUE = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1, "uinteger": 2**32 - 1}
 _BIT_GENERATORS: dict[str, Callable[..., Any]] = {
     name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 }
-_MAX_SEED_PARTS = 10_000
+_MAX_SEED_PARTS = 1_000_000
+_MAX_SEED_BITS = 1 << 16
+_POOL_SIZES = range(4, 1025)
 
 GENERATOR_KINDS = ("python_random", "numpy_generator", "numpy_random_state", "torch_generator")
 
@@ -37,6 +47,15 @@ def generator_kind(value: object, torch: Any) -> str | None:
     if type(value) is np.random.RandomState:
         return "numpy_random_state" if value.get_state(legacy=False)["bit_generator"] in _BIT_GENERATORS else None
     return "torch_generator" if torch is not None and type(value) is torch.Generator else None
+
+
+def why_unreadable(value: Any) -> str:
+    """Why a checkpoint with the generator would be refused when it is read; empty where it would not be."""
+    seed = value.bit_generator.seed_seq if type(value) is np.random.Generator else None
+    if type(seed) is not np.random.SeedSequence:
+        return ""
+    entropy, key = _flat_seed(seed.entropy), _flat_seed(seed.spawn_key)
+    return _seed_problem(key, entropy if isinstance(entropy, list) else [entropy], seed.pool_size)
 
 
 def encode_generator(value: Any, kind: str) -> Node:
@@ -192,17 +211,30 @@ def _read_seed(node: Node, frameworks: Frameworks) -> "np.random.SeedSequence":
     key = field(seed, "spawn_key", list)
     entropy = seed.get("entropy")
     pool_size, spawned = field(seed, "pool_size", int), field(seed, "spawned", int)
-    parts = entropy if isinstance(entropy, list) else []
-    too_long = max(len(key), len(parts)) > _MAX_SEED_PARTS
-    if too_long or not 4 <= pool_size <= 1024 or not 0 <= spawned < 1 << 32:
-        raise malformed(node, "a seed sequence")
-    values = [decode_plain(part, frameworks) for part in [*key, *(entropy if isinstance(entropy, list) else [entropy])]]
-    if not all(type(value) is int and 0 <= value < 1 << 4096 for value in values if value is not None):
-        raise malformed(node, "a seed of whole numbers")
-    seeds = values[len(key) :]
+    parts = entropy if isinstance(entropy, list) else [entropy]
+    keys, seeds = ([decode_plain(number, frameworks) for number in numbers] for numbers in (key, parts))
+    problem = _seed_problem(keys, seeds, pool_size)
+    if problem or not 0 <= spawned < 1 << 32:
+        raise malformed(node, f"a seed sequence ({problem or 'of less than 2^32 children'})")
     return np.random.SeedSequence(
         seeds if isinstance(entropy, list) else seeds[0],
-        spawn_key=values[: len(key)],
+        spawn_key=keys,
         pool_size=pool_size,
         n_children_spawned=spawned,
     )
+
+
+def _seed_problem(key: list[Any], entropy: list[Any], pool_size: int) -> str:
+    """What of a seed sequence is beyond what is read; the same when it is saved."""
+    if max(len(key), len(entropy)) > _MAX_SEED_PARTS:
+        return f"a seed of more than {_MAX_SEED_PARTS:,} numbers"
+    if pool_size not in _POOL_SIZES:
+        return f"a seed with a pool of {pool_size}, which is not one of {_POOL_SIZES.start} to {_POOL_SIZES.stop - 1}"
+    if not all(_is_seed(number) for number in (*key, *entropy) if number is not None):
+        return f"a seed that is not made of whole numbers of at most {_MAX_SEED_BITS:,} bits"
+    return ""
+
+
+def _is_seed(number: Any) -> bool:
+    is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    return is_whole and number >= 0 and int(number).bit_length() <= _MAX_SEED_BITS

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Callable
 from itertools import product
 from operator import itemgetter
-from typing import Any
 
 from blake3 import blake3
 
 from holdfast.core.errors import FormatError, FormatVersionError, IntegrityError, UsageError
+from holdfast.core.light_typing import Any
 from holdfast.core.limits import MAX_FORKS, MAX_HEAD_BYTES, MAX_METRICS, MAX_NOTE_CHARS, MAX_TAGS
 from holdfast.core.names import parse_checkpoint_id
 from holdfast.core.values import Checkpoint, Fork
@@ -33,6 +33,7 @@ FORMAT_VERSION = 1
 HEAD_OPEN = b'{"head":'
 HEAD_CLOSE = b',\n"head_blake3":"'
 HEX_DIGITS = 64
+_OPEN_BYTES, _CLOSE_BYTES = len(HEAD_OPEN), len(HEAD_CLOSE)
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
@@ -83,11 +84,12 @@ def head_lines(head: bytes) -> bytes:
 def split_head(start: bytes, where: str) -> tuple[bytes, int]:
     """The verified JSON text of the head, and where the third line begins; `start` may end after the second line."""
     close = start.find(HEAD_CLOSE)
-    end = close + len(HEAD_CLOSE) + HEX_DIGITS
+    digest = close + _CLOSE_BYTES
+    end = digest + HEX_DIGITS
     if not start.startswith(HEAD_OPEN) or close < 0 or start[end : end + 3] != b'",\n':
         raise IntegrityError(f"{where}: the manifest does not begin with a head (found {start[:24]!r}…)")
-    head = start[len(HEAD_OPEN) : close]
-    if start[close + len(HEAD_CLOSE) : end] != digest_hex(head).encode():
+    head = start[_OPEN_BYTES:close]
+    if start[digest:end] != blake3(head).hexdigest().encode():
         raise IntegrityError(f"{where}: the head of the manifest differs from its digest")
     return head, end + 3
 
@@ -101,8 +103,26 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
             f"{where}: written in format {version}, this holdfast reads up to {FORMAT_VERSION}",
             hint="use a newer holdfast: pip install -U holdfast",
         )
-    values = _checked(fields, where)
-    _, found_run, found_id, step, epoch, attempt, seq, parent, origin, utc_s = values[:10]
+    (
+        _,
+        found_run,
+        found_id,
+        step,
+        epoch,
+        attempt,
+        seq,
+        parent,
+        origin,
+        utc_s,
+        size_bytes,
+        leaves,
+        world,
+        metrics,
+        note,
+        tags,
+        pickle,
+        forks,
+    ) = _checked(fields, where)
     if found_id != checkpoint_id:
         raise IntegrityError(f"{where}: the manifest belongs to checkpoint {found_id!r}, not to {checkpoint_id!r}")
     if run_id is not None and found_run != run_id:
@@ -110,8 +130,7 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
     parsed = parse_checkpoint_id(checkpoint_id)
     if parsed is None or parsed.step != step or parsed.attempt != attempt:
         raise FormatError(f"{where}: step or attempt differ from the directory's name")
-    size_bytes, leaves, world, metrics, note, tags, pickle, forks = values[10:]
-    if not _NON_FINITE.keys().isdisjoint(metrics.values()):
+    if str in map(type, metrics.values()):
         metrics = {name: _NON_FINITE.get(value, value) for name, value in metrics.items()}
     checkpoint = Checkpoint(
         found_id,
@@ -127,7 +146,7 @@ def decode_head(head: bytes, *, where: str, checkpoint_id: str, run_id: str | No
         world,
         metrics,
         note,
-        tuple(tags),
+        tuple(tags) if tags else (),
         pickle,
         forks=tuple([Fork(*fork) for fork in forks]) if forks else (),
     )
@@ -163,15 +182,27 @@ def _checked(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
         are_typed = False
     if not are_typed:
         raise _invalid(where, next(name for name, types in _TYPES.items() if type(fields.get(name, ...)) not in types))
-    counts = [count or 0 for count in _counts(fields)]
-    if min(counts) < 0 or max(counts) >= _COUNT_END or fields["format"] < 1:
+    version, _, found_id, step, epoch, attempt, seq, parent, origin, utc_s, size_bytes, leaves, world = values[:13]
+    metrics, note, tags, _, forks = values[13:]
+    # Or-ed together: a negative count leaves its sign, one that is too large a bit above the others.
+    if (version | step | (epoch or 0) | attempt | seq | size_bytes | leaves | world) >> _COUNT_BITS or version < 1:
         raise _invalid(where, next(name for name in _COUNTS if not _LEAST.get(name, 0) <= fields[name] < _COUNT_END))
-    for name in _IDS:
-        if fields[name] is not None and parse_checkpoint_id(fields[name]) is None:
-            raise _invalid(where, name)
-    for name, is_valid in _RULES:
-        if fields[name] and not is_valid(fields[name]):
-            raise _invalid(where, name)
+    if parse_checkpoint_id(found_id) is None:
+        raise _invalid(where, "id")
+    if parent is not None and parse_checkpoint_id(parent) is None:
+        raise _invalid(where, "parent")
+    if origin is not None and parse_checkpoint_id(origin) is None:
+        raise _invalid(where, "origin")
+    if not abs(utc_s) <= _LARGEST_FLOAT:  # nor NaN, which compares with nothing
+        raise _invalid(where, "utc_s")
+    if metrics and not _are_metrics(metrics):
+        raise _invalid(where, "metrics")
+    if len(note) > MAX_NOTE_CHARS:
+        raise _invalid(where, "note")
+    if tags and not _are_tags(tags):
+        raise _invalid(where, "tags")
+    if forks and not _are_forks(forks):
+        raise _invalid(where, "forks")
     return values
 
 
@@ -209,7 +240,8 @@ def _is_fork(value: object) -> bool:
 
 
 _Null = type(None)
-_COUNT_END = 1 << 63
+_COUNT_BITS = 63
+_COUNT_END = 1 << _COUNT_BITS
 _LARGEST_FLOAT = sys.float_info.max
 
 # Every field, and what JSON may make of it.
@@ -238,13 +270,3 @@ _SIGNATURES = frozenset(product(*_TYPES.values()))
 
 _COUNTS = ("format", "step", "attempt", "seq", "size_bytes", "leaves", "world", "epoch")
 _LEAST = {"format": 1}
-_counts = itemgetter(*_COUNTS)
-_IDS = ("id", "parent", "origin")
-# What is more than a type, a count or an id. None of them has anything against an empty value, or a zero.
-_RULES: tuple[tuple[str, Callable[[Any], bool]], ...] = (
-    ("utc_s", lambda value: abs(value) <= _LARGEST_FLOAT),
-    ("metrics", _are_metrics),
-    ("note", lambda value: len(value) <= MAX_NOTE_CHARS),
-    ("tags", _are_tags),
-    ("forks", _are_forks),
-)

@@ -1,6 +1,6 @@
 """Keys of dictionaries and elements of sets: hashable values without arrays."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from holdfast.core.errors import UnsupportedError
@@ -42,15 +42,16 @@ def decode_key(node: Node, frameworks: Frameworks, models: Iterable[object] = ()
     return decode_plain(node, frameworks)
 
 
-def mapping_entries(node: Node, frameworks: Frameworks, models: Iterable[object] = ()) -> Iterator[tuple[Any, Node]]:
+def mapping_entries(node: Node, frameworks: Frameworks, models: Iterable[object] = ()) -> Collection[tuple[Any, Node]]:
     """The keys, decoded, and the nodes of the values."""
     if "items" in node:
-        yield from field(node, "items", dict).items()
-        return
+        return field(node, "items", dict).items()
+    entries = []
     for pair in field(node, "pairs", list):
-        if not isinstance(pair, list) or len(pair) != 2:
+        if type(pair) is not list or len(pair) != 2:
             raise malformed(node, "pairs to be lists of a key and a value")
-        yield decode_key(pair[0], frameworks, models), pair[1]
+        entries.append((decode_key(pair[0], frameworks, models), pair[1]))
+    return entries
 
 
 def _class_of(node: Node, models: Iterable[object]) -> type | None:

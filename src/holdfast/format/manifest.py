@@ -156,7 +156,7 @@ def _check_leaves(body: Body, where: str) -> None:
         if leaf.shape and (len(leaf.shape) > MAX_NDIM or min(leaf.shape) < 0):
             raise FormatError(f"{where}: leaf {leaf.name!r} has the shape {leaf.shape[:5]!r}")
     last = (-1, 0)
-    for shard, begin, end, name in sorted((leaf.shard, leaf.begin, leaf.end, leaf.name) for leaf in body.leaves):
+    for shard, begin, end, name in sorted([(leaf.shard, leaf.begin, leaf.end, leaf.name) for leaf in body.leaves]):
         if shard == last[0] and begin < last[1]:
             raise FormatError(f"{where}: leaf {name!r} overlaps the one before it")
         last = (shard, end)

@@ -61,9 +61,11 @@ class LeafMemory:
     def spec(self, node: Node) -> ArraySpec:
         """What the node describes, checked."""
         leaf = field(node, "leaf", int)
-        if not 0 <= leaf < len(self._leaves):
-            raise malformed(node, f"leaf to be below {len(self._leaves)}, found {leaf}")
-        spec = self._whole(leaf)
+        spec = self._wholes.get(leaf)
+        if spec is None:
+            if not 0 <= leaf < len(self._leaves):
+                raise malformed(node, f"leaf to be below {len(self._leaves)}, found {leaf}")
+            spec = self._whole(leaf)
         if "view" in node:
             spec = _view_spec(leaf, field(node, "view", dict))
         elif "order" in node:

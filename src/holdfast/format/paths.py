@@ -20,7 +20,8 @@ _PLAIN = re.compile(rf"(?!__metadata__\Z){_STEP}(?:\.{_STEP})*")
 def join(path: str, key: object) -> str:
     """The path of the entry with that key."""
     if type(key) is str:
-        if not _PLAIN.fullmatch(key):
+        # Most keys are identifiers, and seeing that is cheaper.
+        if not (key.isidentifier() and key != "__metadata__") and not _PLAIN.fullmatch(key):
             return f"{path}[{json.dumps(key)}]"
         return f"{path}.{key}" if path else key
     if type(key) is int:

@@ -1,17 +1,17 @@
 """The verdict that is stored with a run: one small blob. Light: `holdfast ls` looks for it."""
 
 import json
-from typing import NamedTuple
 
 from holdfast.core.errors import BlobMissingError, HoldfastError
+from holdfast.core.light_typing import NamedTuple
 from holdfast.core.limits import MAX_SMALL_BLOB_BYTES
-from holdfast.core.names import MARKS_DIR
+from holdfast.core.names import MARKS_DIR, PROOF_NAME
 from holdfast.storage.store import Store
 
 __all__ = ["StoredVerdict", "read_verdict", "store_verdict"]
 
 # Among the marks, where it is in nobody's way: it says something of the run, as they do of checkpoints.
-_KEY = f"{MARKS_DIR}/proof.json"
+_KEY = f"{MARKS_DIR}/{PROOF_NAME}"
 
 
 class StoredVerdict(NamedTuple):

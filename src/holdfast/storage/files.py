@@ -10,12 +10,25 @@ import os
 import stat
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.core.light_typing import NamedTuple
+
+# As in holdfast/__init__.py: `holdfast ls` is to start at once.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
+    import mmap
 
-__all__ = ["FileKind", "Files", "Info", "Space", "close_quietly", "direct_io_is_refused"]
+__all__ = [
+    "FileKind",
+    "Files",
+    "Info",
+    "Space",
+    "close_quietly",
+    "direct_io_is_refused",
+    "read_some",
+    "read_through",
+]
 
 _RENAME_NOREPLACE = 1
 _NOREPLACE_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -111,6 +124,12 @@ class Files:
     def read_at(self, descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         """How many bytes were read into the buffers: possibly fewer than asked, 0 at the end."""
         return os.preadv(descriptor, buffers, offset)
+
+    def map(self, descriptor: int, size_bytes: int) -> "mmap.mmap | None":
+        """So many bytes of the file as memory, to be read; None where that cannot be had."""
+        import mmap  # not needed by a program that only lists
+
+        return mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
 
     def is_cached_at(self, descriptor: int, offset: int) -> bool:
         """Whether the page at the offset is in memory; True where the system cannot say."""
@@ -223,6 +242,25 @@ def close_quietly(files: Files, descriptor: int) -> None:
         pass
 
 
+def read_some(files: Files, descriptor: int, size_bytes: int, offset: int = 0) -> bytes:
+    """That many bytes from the offset on, or fewer where the file ends."""
+    return read_through(files, descriptor, memoryview(bytearray(size_bytes)), offset)
+
+
+def read_through(files: Files, descriptor: int, memory: memoryview, offset: int = 0) -> bytes:
+    """The same, as many bytes as the memory has, which can serve for the next file, too."""
+    size_bytes = len(memory)
+    done = files.read_at(descriptor, [memory], offset) if size_bytes else 0
+    if done == size_bytes:
+        return memory.tobytes()
+    while 0 < done < size_bytes:
+        count = files.read_at(descriptor, [memory[done:]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return memory[:done].tobytes()
+
+
 def _with_mode(descriptor: int, mode: int) -> int:
     """The descriptor of a new file, with the bits that the umask took from its owner given back."""
     try:
@@ -257,9 +295,9 @@ def _libc() -> "ctypes.CDLL":
 
 
 def _info(found: os.stat_result) -> Info:
-    mode = found.st_mode
+    mode, inode, device, _, uid, _, size_bytes = found[:7]
     kind = _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER)
-    return Info(kind, found.st_size, found.st_uid, stat.S_IMODE(mode), found.st_dev, found.st_ino)
+    return Info(kind, size_bytes, uid, stat.S_IMODE(mode), device, inode)
 
 
 def _entry_kind(entry: "os.DirEntry[str]") -> str:

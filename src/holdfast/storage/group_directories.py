@@ -1,10 +1,10 @@
 """The directories of a run, opened for one operation each, never through a link."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import UsageError
+from holdfast.core.light_typing import TypeVar
 from holdfast.core.names import check_name
 from holdfast.storage.files import Files, close_quietly
 from holdfast.storage.retry import retried
@@ -35,6 +35,14 @@ class GroupDirectories:
         if self._is_closed:
             raise UsageError(f"{self._location}: the store is closed")
         return self._root
+
+    def in_root(self, operation: Callable[[int], _T]) -> _T:
+        """The result of an operation in the run's directory, which stays open for it, whoever closes the store."""
+        root = self._enter_root("")
+        try:
+            return operation(root)
+        finally:
+            self._leave_root()
 
     def check_writable(self) -> None:
         """UsageError where the store is closed or only for reading."""

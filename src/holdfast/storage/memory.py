@@ -252,6 +252,9 @@ class _MemoryReader:
             buffer.cast("B")[:] = self._blob[offset : offset + buffer.nbytes]
             offset += buffer.nbytes
 
+    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:  # noqa: ARG002 - nothing is faster
+        return None
+
     def is_cached(self) -> bool:
         return True
 

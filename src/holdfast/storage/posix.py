@@ -3,12 +3,12 @@
 import errno
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import BlobMissingError, IntegrityError, UsageError
+from holdfast.core.light_typing import TypeVar
 from holdfast.core.names import LOCK_NAME, check_name
-from holdfast.storage.files import FileKind, Files, Info, Space, close_quietly
+from holdfast.storage.files import FileKind, Files, Info, Space, close_quietly, read_some
 from holdfast.storage.group_directories import GroupDirectories
 from holdfast.storage.posix_locks import (
     LockedFile,
@@ -18,16 +18,19 @@ from holdfast.storage.posix_locks import (
     let_go,
     open_blob,
     put_back,
+    read_start,
 )
-from holdfast.storage.posix_reader import PosixReader, read_some
 from holdfast.storage.retry import retried
 from holdfast.storage.run_directory import open_run_directory
-from holdfast.storage.run_lock import RunLock
 from holdfast.storage.store import BlobInfo, Reader, Writer, split_key
 from holdfast.storage.translate import Boundary, check_ordinary
 
+# As in holdfast/__init__.py: `holdfast ls` is to start at once.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    from holdfast.storage.run_lock import RunLock
 
 __all__ = ["PosixStore"]
 
@@ -62,7 +65,7 @@ class PosixStore:
         self._direct = direct
         root = open_run_directory(self._location, create=create, readonly=readonly, files=self._files)
         self._groups = GroupDirectories(self._files, self._clock, root, location=self._location, readonly=readonly)
-        self._lock = RunLock(self._files, self._clock, root, self._location)
+        self._lock = None if readonly else self._make_lock()
         self._held: dict[str, LockedFile] = {}
 
     @property
@@ -76,15 +79,16 @@ class PosixStore:
             except FileNotFoundError:
                 return []
         own = LOCK_NAME if not group else ""
-        return sorted(
+        return [
             BlobInfo(name, kind == FileKind.DIRECTORY)
-            for name, kind in found
+            for name, kind in sorted(found)
             if not name.startswith(".") and name != own
-        )
+        ]
 
     def list_heads(self, groups: Sequence[str], name: str, size_bytes: int) -> Sequence[bytes | None]:
         check_name(name)
-        return [self._head(check_name(group), name, size_bytes) for group in groups]
+        memory = memoryview(bytearray(size_bytes))
+        return [self._head(check_name(group), name, memory) for group in groups]
 
     def read(self, key: str, limit_bytes: int) -> bytes:
         def read_whole(descriptor: int, info: Info) -> bytes:
@@ -100,6 +104,8 @@ class PosixStore:
             return self._with_blob(key, read_whole)
 
     def open(self, key: str) -> Reader:
+        from holdfast.storage.posix_reader import PosixReader
+
         group, name = split_key(key)
         where = self._where(key)
 
@@ -209,6 +215,7 @@ class PosixStore:
 
     def exclusive(self, deadline_s: float, on_wait: Callable[[], None] | None = None) -> "AbstractContextManager[None]":
         self._groups.check_writable()
+        assert self._lock is not None  # as there is one wherever anything can be written
         return self._lock.turn(deadline_s, on_wait)
 
     def hold(self, key: str) -> bool:
@@ -235,8 +242,14 @@ class PosixStore:
     def close(self) -> None:
         for key in tuple(self._held):
             self.let_go(key)
-        self._lock.close()
-        self._groups.close_root()
+        self._groups.close_root()  # first: whoever waits for the lock finds the store closed, and does not take it
+        if self._lock is not None:
+            self._lock.close()
+
+    def _make_lock(self) -> "RunLock":
+        from holdfast.storage.run_lock import RunLock
+
+        return RunLock(self._files, self._clock, self._groups, self._location)
 
     def _where(self, key: str) -> str:
         return f"{self._location}/{key}" if key else self._location
@@ -260,21 +273,10 @@ class PosixStore:
 
         return self._groups.read_in(group, opened)
 
-    def _head(self, group: str, name: str, size_bytes: int) -> bytes | None:
+    def _head(self, group: str, name: str, memory: memoryview) -> bytes | None:
         # A listing asks for a thousand: what `read_in` and a boundary would add is paid only where something fails.
-        def read_start() -> bytes:
-            parent = self._files.open_dir(self._groups.root, group)
-            try:
-                descriptor, info = open_blob(self._files, parent, name, name)
-                try:
-                    return read_some(self._files, descriptor, min(size_bytes, info.size_bytes))
-                finally:
-                    put_back(self._files, descriptor, info)
-            finally:
-                close_quietly(self._files, parent)
-
         try:
-            return retried(read_start, self._clock)
+            return retried(self._read_start, self._clock, group, name, memory)
         except OSError as error:
             if error.errno in _NOT_THERE:
                 return None
@@ -282,6 +284,13 @@ class PosixStore:
                 raise
         except IntegrityError:
             return None  # not a file
+
+    def _read_start(self, group: str, name: str, memory: memoryview) -> bytes:
+        parent = self._files.open_dir(self._groups.root, group)
+        try:
+            return read_start(self._files, parent, name, memory)
+        finally:
+            close_quietly(self._files, parent)
 
     def _append(self, parent: int, name: str, line: bytes, *, durable: bool, where: str) -> None:
         from holdfast.storage.posix_writer import append_all

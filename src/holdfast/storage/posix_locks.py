@@ -3,14 +3,22 @@
 POSIX record locks belong to a process: its own descriptors never conflict, and closing any one of them drops the lock.
 So what this process has locked is kept in one registry. Whoever closes a descriptor of a run's file asks the registry,
 and a descriptor of a locked file is kept open until the lock is let go.
+
+Nothing that may hang is done with the registry's guard held, but to hold a blob: a storage that does not answer must
+not stop those who write elsewhere.
 """
 
 import errno
 import os
-import threading
+from _thread import RLock, allocate_lock  # what `threading` has, without the time to load it for a listing
 
-from holdfast.storage.files import Files, Info, close_quietly
+from holdfast.storage.files import Files, Info, close_quietly, read_through
 from holdfast.storage.translate import check_ordinary
+
+# As in holdfast/__init__.py: `holdfast ls` is to start at once.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
 
 __all__ = [
     "LockedFile",
@@ -23,11 +31,13 @@ __all__ = [
     "let_go",
     "open_blob",
     "put_back",
+    "read_start",
     "try_lock",
     "unlock",
 ]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_CLOSING_S = 10.0
 
 _Identity = tuple[int, int]
 
@@ -45,13 +55,19 @@ class LockedFile:
         self.spare: list[int] = []
         self.others: list[int] = []
         self.users = 0
-        self.turn = threading.Lock()
+        self.turn = allocate_lock()
 
-    def drop(self) -> None:
-        """Close everything, and so unlock. With the registry's guard held."""
+    def retire(self) -> "LockedFile":
+        """With the registry's guard held, before `close`: nobody finds it any more."""
         self.registry.kept.pop(self.identity, None)
+        self.registry.begin_closing(self.identity)
+        return self
+
+    def close(self) -> None:
+        """Close everything, and so unlock. Without the guard."""
         for descriptor in (self.descriptor, *self.spare, *self.others):
             close_quietly(self.files, descriptor)
+        self.registry.end_closing(self.identity)
 
 
 class Registry:
@@ -60,8 +76,33 @@ class Registry:
     def __init__(self) -> None:
         self.pid = os.getpid()
         # Reentrant: a signal handler may save while the interrupted code, in the same thread, has it.
-        self.guard = threading.RLock()
+        self.guard = RLock()
         self.kept: dict[_Identity, LockedFile] = {}
+        self._closing: dict[_Identity, int] = {}
+        self._closed: threading.Condition | None = None  # made by the first who waits
+
+    def begin_closing(self, identity: _Identity) -> None:
+        """With the guard held: a descriptor of that file is about to be closed, which would drop a lock on it."""
+        self._closing[identity] = self._closing.get(identity, 0) + 1
+
+    def end_closing(self, identity: _Identity) -> None:
+        """It is closed."""
+        with self.guard:
+            self._closing[identity] -= 1
+            if not self._closing[identity]:
+                del self._closing[identity]
+                if self._closed is not None:
+                    self._closed.notify_all()
+
+    def wait_for_closing(self, identity: _Identity) -> bool:
+        """Whether it can be locked, after a moment if need be. With the guard held, which others get meanwhile."""
+        if identity not in self._closing:
+            return True
+        if self._closed is None:
+            import threading
+
+            self._closed = threading.Condition(self.guard)
+        return self._closed.wait_for(lambda: identity not in self._closing, _CLOSING_S)
 
 
 _newest = Registry()
@@ -80,11 +121,12 @@ def open_blob(files: Files, parent: int, name: str, where: str, *, direct: bool 
     """A descriptor for reading, and what it is; IntegrityError where it is no ordinary file. For `put_back`."""
     registry = current_registry()
     if registry.kept and not direct:
+        identity = identity_of(files.info_at(parent, name))
         with registry.guard:
-            kept = registry.kept.get(identity_of(files.info_at(parent, name)))
-            if kept is not None and kept.spare:
-                descriptor = kept.spare.pop()
-                return descriptor, files.info(descriptor)
+            kept = registry.kept.get(identity)
+            spare = kept.spare.pop() if kept is not None and kept.spare else None
+        if spare is not None:
+            return spare, files.info(spare)
     descriptor = files.open_read(parent, name, direct=direct)
     try:
         info = files.info(descriptor)
@@ -99,17 +141,45 @@ def open_blob(files: Files, parent: int, name: str, where: str, *, direct: bool 
     return descriptor, info
 
 
+def read_start(files: Files, parent: int, name: str, memory: memoryview) -> bytes:
+    """The first bytes of a blob, as many as fit into the memory: `open_blob`, `read_through` and `put_back` in one.
+
+    A listing asks for a thousand. Most processes that list have locked nothing, and look that up only once then.
+    """
+    registry = current_registry()
+    if registry.kept:
+        descriptor, info = open_blob(files, parent, name, name)
+    else:
+        descriptor = files.open_read(parent, name)
+        try:
+            info = files.info(descriptor)
+        except BaseException:
+            close_quietly(files, descriptor)
+            raise
+    try:
+        check_ordinary(info, name)
+        size_bytes = info.size_bytes
+        return read_through(files, descriptor, memory if size_bytes >= len(memory) else memory[:size_bytes])
+    finally:
+        put_back(files, descriptor, info)
+
+
 def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
     """Close a descriptor of a run's file, unless that would drop a lock. `spare`: it may serve another reader."""
-    registry = current_registry()
+    registry, identity = current_registry(), identity_of(info)
     with registry.guard:
-        kept = registry.kept.get(identity_of(info))
+        kept = registry.kept.get(identity)
         if kept is None:
-            files.close(descriptor)
+            registry.begin_closing(identity)
         elif spare:
             kept.spare.append(descriptor)
         else:
             kept.others.append(descriptor)
+    if kept is None:
+        try:
+            files.close(descriptor)
+        finally:
+            registry.end_closing(identity)
 
 
 def put_back(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
@@ -124,7 +194,10 @@ def hold_blob(files: Files, parent: int, name: str, where: str) -> LockedFile | 
     """Lock the blob for this process; None where it is locked already, by this process or another one."""
     registry = current_registry()
     with registry.guard:
-        if identity_of(files.info_at(parent, name)) in registry.kept:
+        identity = identity_of(files.info_at(parent, name))
+        if not registry.wait_for_closing(identity):
+            raise TimeoutError(errno.ETIMEDOUT, "a thread that closes it does not come back", name)
+        if identity in registry.kept:
             return None
         descriptor = files.open_update(parent, name)
         try:
@@ -146,7 +219,8 @@ def let_go(kept: LockedFile) -> None:
     """Unlock. Nothing where it is a forked child that asks: the lock is its parent's."""
     if kept.registry is current_registry():
         with kept.registry.guard:
-            kept.drop()
+            kept.retire()
+        kept.close()
 
 
 def is_held(files: Files, parent: int, name: str, where: str) -> bool:

@@ -3,21 +3,30 @@
 import errno
 import threading
 from collections.abc import Sequence
-from typing import Protocol
 
+from holdfast import native
 from holdfast.core.clock import Clock
 from holdfast.core.errors import IntegrityError, StorageError
+from holdfast.core.light_typing import Protocol
 from holdfast.core.limits import PAGE_BYTES
 from holdfast.storage.files import Files, Info
 from holdfast.storage.posix_locks import put_back
 from holdfast.storage.retry import retried
 from holdfast.storage.translate import Boundary
 
-__all__ = ["PosixReader", "read_some"]
+# As in holdfast/__init__.py: type checkers know this name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+
+__all__ = ["PosixReader"]
 
 # Below this a direct read costs more in latency than it saves in copying.
 _LEAST_DIRECT_BYTES = 128 << 10
 _SAMPLES = 16
+# Below this it takes longer to map a file than it saves.
+_LEAST_MAPPED_BYTES = 4 << 20
+_WINDOW_BYTES = 32 << 20
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux
 
 
@@ -39,9 +48,11 @@ class PosixReader:
         self._direct: int | None = None
         self._direct_is_possible = direct
         self._cached: bool | None = None
+        self._mapped: _Mapped | None = None
         self._retired: list[int] = []
         self._descriptor, self._info = opener(direct=False)
         self.size_bytes = self._info.size_bytes
+        self._mapping_is_possible = native.is_built() and self.size_bytes >= _LEAST_MAPPED_BYTES
 
     def read_at(self, buffers: Sequence[memoryview], offset: int) -> None:
         rest = [buffer.cast("B") for buffer in buffers if buffer.nbytes]
@@ -59,6 +70,17 @@ class PosixReader:
                 offset += done
                 _advance(rest, done)
 
+    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:
+        wanted = sum(buffer.nbytes for buffer in buffers)
+        if offset < 0 or offset + wanted > self.size_bytes or not self.is_cached():
+            return None
+        mapped = self._map()
+        if mapped is None:
+            return None
+        mapped.forget_before(offset)
+        # A fault while it is read is found again, and explained, by read_at.
+        return native.scatter(mapped.view[offset : offset + wanted], buffers)
+
     def is_cached(self) -> bool:
         # Asked once: to ask makes the system read ahead, so the next answer would be about the question.
         if self._cached is None:
@@ -71,6 +93,7 @@ class PosixReader:
         return self._cached
 
     def close(self) -> None:
+        self._mapped = None
         descriptor, self._descriptor = self._descriptor, -1
         for each in (descriptor, *self._retired):
             if each >= 0:
@@ -79,6 +102,17 @@ class PosixReader:
         direct, self._direct = self._direct, None
         if direct is not None:
             put_back(self._files, direct, self._info, spare=False)
+
+    def _map(self) -> "_Mapped | None":
+        with self._guard:
+            if self._mapped is None and self._mapping_is_possible:
+                try:
+                    memory = self._files.map(self._descriptor, self.size_bytes)
+                except (OSError, ValueError):  # no addresses to map it to; shorter by now
+                    memory = None
+                self._mapped = None if memory is None else _Mapped(memory)
+                self._mapping_is_possible = self._mapped is not None
+            return self._mapped
 
     def _read_buffered(self, buffers: Sequence[memoryview], offset: int) -> int:
         def read() -> int:
@@ -137,16 +171,25 @@ class PosixReader:
             return self._direct
 
 
-def read_some(files: Files, descriptor: int, size_bytes: int, offset: int = 0) -> bytes:
-    """That many bytes from the offset on, or fewer where the file ends."""
-    memory = memoryview(bytearray(size_bytes))
-    done = files.read_at(descriptor, [memory], offset) if size_bytes else 0
-    while 0 < done < size_bytes:
-        count = files.read_at(descriptor, [memory[done:]], offset + done)
-        if count == 0:
-            break
-        done += count
-    return bytes(memory[:done])
+class _Mapped:
+    """A file as memory. To be read by `native` only: any other access to what is not there ends the process."""
+
+    def __init__(self, memory: "mmap.mmap") -> None:
+        self.view = memoryview(memory)
+        self._memory = memory
+        self._forgotten = 0
+
+    def forget_before(self, offset: int) -> None:
+        """Let go of the pages that lie well before it: they count as memory of this process as long as it has them.
+
+        Another thread that still reads there gets them back from the page cache.
+        """
+        window = offset // _WINDOW_BYTES - 1
+        begin, self._forgotten = self._forgotten, max(self._forgotten, window)
+        if window > begin:
+            import mmap
+
+            self._memory.madvise(mmap.MADV_DONTNEED, begin * _WINDOW_BYTES, (window - begin) * _WINDOW_BYTES)
 
 
 def _whole_pages(buffers: Sequence[memoryview]) -> list[memoryview]:

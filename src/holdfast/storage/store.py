@@ -5,12 +5,14 @@ A key is `name` or `group/name`; a group is a checkpoint's directory, `attempts`
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.core.errors import UsageError
+from holdfast.core.light_typing import NamedTuple, Protocol
 from holdfast.core.names import LOCK_NAME, check_name
 from holdfast.storage.files import Space
 
+# As in holdfast/__init__.py: `holdfast ls` is to start at once.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager  # kept off the start of `holdfast ls`
 
@@ -52,6 +54,13 @@ class Reader(Protocol):
         """Fill all buffers from the offset on, or raise. Safe to call from several threads.
 
         A buffer that is page-aligned, at a page-aligned offset, may be read past the page cache.
+        """
+        ...
+
+    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:
+        """Fill all buffers, and tell the XXH3-128 of what is in them then: in one pass, where that is faster.
+
+        None where it is not, or was not possible; then they hold anything. Safe to call from several threads.
         """
         ...
 

@@ -35,6 +35,7 @@ READING_METHODS = frozenset(
         "open_dir",
         "open_read",
         "read_at",
+        "map",
         "is_cached_at",
         "list_dir",
         "info",
@@ -141,6 +142,9 @@ class FaultyFiles(Files):
             lambda: self.inner.read_at(descriptor, buffers, offset),
             partly=lambda: self.inner.read_at(descriptor, half, offset),
         )
+
+    def map(self, descriptor: int, size_bytes: int) -> None:  # noqa: ARG002 - reads are to be counted
+        return self._call("map", lambda: None)
 
     def is_cached_at(self, descriptor: int, offset: int) -> bool:
         return self._call("is_cached_at", lambda: self.inner.is_cached_at(descriptor, offset))

@@ -134,6 +134,9 @@ class MemoryFiles(Files):
             offset += len(part)
         return offset - begin
 
+    def map(self, descriptor: int, size_bytes: int) -> None:  # noqa: ARG002 - reads are to be recorded
+        return None
+
     def is_cached_at(self, descriptor: int, offset: int) -> bool:  # noqa: ARG002 - all of it is
         self._file(descriptor)
         return True

@@ -97,6 +97,9 @@ class RecordingFiles(Files):
     def read_at(self, descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         return self.inner.read_at(descriptor, buffers, offset)
 
+    def map(self, descriptor: int, size_bytes: int) -> None:  # noqa: ARG002 - reads are to be recorded
+        return None
+
     def is_cached_at(self, descriptor: int, offset: int) -> bool:
         return self.inner.is_cached_at(descriptor, offset)
 

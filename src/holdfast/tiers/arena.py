@@ -250,9 +250,9 @@ class Arena:
             if self.slots[index].kind == "memfd":
                 self.slots[index].grow(capacity_bytes, self._keep_going)
                 return
-            self._drop_one(index)
+            self._drop(index)  # with those behind it: should there be no other one, they would be in its place
         descriptor = os.memfd_create(f"holdfast-{SLOT_NAMES[index]}", os.MFD_CLOEXEC)
-        self.slots.insert(index, self._make(descriptor, f"{SLOT_NAMES[index]} (memfd)", "memfd", capacity_bytes))
+        self.slots.append(self._make(descriptor, f"{SLOT_NAMES[index]} (memfd)", "memfd", capacity_bytes))
 
     def _make(self, descriptor: int, where: str, kind: str, capacity_bytes: int) -> Slot:
         """A slot of that size in the new file, which is closed where that is not possible."""
@@ -276,13 +276,10 @@ class Arena:
 
     def _drop(self, first: int) -> None:
         for index in reversed(range(first, len(self.slots))):
-            self._drop_one(index)
-
-    def _drop_one(self, index: int) -> None:
-        slot = self.slots.pop(index)
-        slot.close()
-        if slot.kind == "file" and self._directory is not None:
-            self._directory.remove_slot(index)
+            slot = self.slots.pop()
+            slot.close()
+            if slot.kind == "file" and self._directory is not None:
+                self._directory.remove_slot(index)
 
     def _keep_going(self) -> bool:
         return self._is_open

@@ -151,7 +151,8 @@ def _remove_garbage(opened: Run, garbage: Sequence[str]) -> None:
     holder = latest_holder(opened.store)
     for name in garbage:
         # With the number of the newest attempt: if another one begins meanwhile, this stops.
-        remove_garbage(opened.store, name, attempt=holder.attempt if holder is not None else 0)
+        attempt = holder.attempt if holder is not None else 0
+        remove_garbage(opened.store, name, attempt=attempt, run_id=opened.run_id)
 
 
 def _explain(catalog: Catalog, verdicts: Sequence[Verdict], garbage: Sequence[str], out: Output) -> None:

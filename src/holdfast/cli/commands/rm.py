@@ -52,16 +52,23 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         listed = ", ".join(f"step {c.step} ({c.id})" for c in doomed)
         if not out.confirm(f"remove {listed}?", yes=arguments.yes):
             return NO
-        for checkpoint in doomed:
-            remove_checkpoint(opened.store, checkpoint.id, attempt=None)
-        removed = [checkpoint.id for checkpoint in doomed]
-        Journal(opened.store, SystemClock(), 0).record("removed", by="holdfast rm", removed=removed)
-    freed_bytes = sum(checkpoint.size_bytes for checkpoint in doomed)
+        removed = [
+            checkpoint
+            for checkpoint in doomed
+            if remove_checkpoint(opened.store, checkpoint.id, attempt=None, spares_pinned=not arguments.force)
+        ]
+        names = [checkpoint.id for checkpoint in removed]
+        Journal(opened.store, SystemClock(), 0).record("removed", by="holdfast rm", removed=names)
+    freed_bytes = sum(checkpoint.size_bytes for checkpoint in removed)
+    left = [checkpoint for checkpoint in doomed if checkpoint not in removed]
+    pinned = [_Refusal(c.id, f"step {c.step} was pinned meanwhile", "") for c in left]
     if out.json:
-        out.document({"run": arguments.run, "removed": removed, "freed_bytes": freed_bytes, "refused": []})
+        refusals = [refusal._asdict() for refusal in pinned]
+        out.document({"run": arguments.run, "removed": names, "freed_bytes": freed_bytes, "refused": refusals})
     else:
         out.line(f"{count(len(removed), 'checkpoint')} removed, {size(freed_bytes)} freed")
-    return OK
+    _say_refused(pinned, out)
+    return NO if pinned else OK
 
 
 class _Refusal(NamedTuple):
@@ -108,7 +115,11 @@ def _refuse(run_path: str, refused: Sequence[_Refusal], out: Output) -> int:
     if out.json:
         refusals = [refusal._asdict() for refusal in refused]
         out.document({"run": run_path, "removed": [], "freed_bytes": 0, "refused": refusals})
+    _say_refused(refused, out)
+    return NO
+
+
+def _say_refused(refused: Sequence[_Refusal], out: Output) -> None:
     for refusal in refused:
         out.remark(f"holdfast: refused: {refusal.reason}")
         out.remark(f"  hint: {refusal.hint}{'; ' if refusal.hint else ''}--force removes it all the same")
-    return NO

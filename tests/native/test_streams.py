@@ -1,0 +1,223 @@
+"""The native part moves the same bytes and finds the same checksums as the libraries do, and survives bad sources."""
+
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from holdfast import native
+from holdfast.format.moving import gather
+
+_LINE = 64
+
+if not native.is_built() and "CI" not in os.environ:
+    pytest.skip("the native part is not built: no compiler, or another processor", allow_module_level=True)
+
+
+def _streams():
+    from holdfast.native import _streams
+
+    return _streams
+
+
+def _cut(data: bytes, cuts: int, chance: random.Random) -> list[memoryview]:
+    edges = [0, *sorted(chance.randint(0, len(data)) for _ in range(cuts)), len(data)]
+    return [memoryview(data)[begin:end] for begin, end in pairwise(edges)]
+
+
+def _sizes() -> list[int]:
+    chance = random.Random(4)
+    return [
+        *range(241, 1400),
+        *(chance.randint(1400, 1 << 17) for _ in range(99)),
+        (1 << 20) - 1,
+        1 << 20,
+        (1 << 20) + 1,
+    ]
+
+
+def test_the_native_part_is_built_where_the_tests_are_run() -> None:
+    assert native.is_built()
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 5, 60])
+def test_parts_of_any_size_are_gathered_with_the_checksum_of_the_library(cuts: int) -> None:
+    chance = random.Random(cuts)
+    for size in _sizes():
+        data, begin = chance.randbytes(size), chance.choice([0, 0, 1, 7, 32])
+        memory = bytearray(_LINE + size + _LINE)
+        target = memoryview(memory)[begin : begin + size]
+
+        found = _streams().gather(target, _cut(data, cuts, chance))
+
+        assert found == xxhash.xxh3_128_hexdigest(data), size
+        assert target == data
+        assert not any(memory[:begin])
+        assert not any(memory[begin + size :])
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 5, 60])
+def test_a_source_is_scattered_to_places_of_any_alignment_and_nothing_around_them_is_touched(cuts: int) -> None:
+    chance = random.Random(cuts)
+    for size in _sizes():
+        data = chance.randbytes(size)
+        lengths = [part.nbytes for part in _cut(data, cuts, chance)]
+        begins = [chance.randrange(_LINE) for _ in lengths]
+        memories = [bytearray(begin + length + _LINE) for begin, length in zip(begins, lengths, strict=True)]
+        places = [
+            memoryview(memory)[begin : begin + length]
+            for memory, begin, length in zip(memories, begins, lengths, strict=True)
+        ]
+
+        found = _streams().scatter(data, places)
+
+        assert found == xxhash.xxh3_128_hexdigest(data), size
+        assert b"".join(places) == data
+        for memory, begin, length in zip(memories, begins, lengths, strict=True):
+            assert not any(memory[:begin])
+            assert not any(memory[begin + length :])
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_moved() -> None:
+    target = memoryview(bytearray(1000))
+
+    with pytest.raises(ValueError, match="999 bytes, the chunk has 1000"):
+        _streams().gather(target, [bytes(999)])
+    with pytest.raises(ValueError, match="1001 bytes, the chunk has 1000"):
+        _streams().scatter(b"x" * 1000, [target, bytearray(1)])
+    with pytest.raises(ValueError, match="too short"):
+        _streams().gather(target[:240], [bytes(240)])
+    with pytest.raises((TypeError, BufferError)):
+        _streams().gather(bytes(1000), [bytes(1000)])
+    with pytest.raises((TypeError, BufferError)):
+        _streams().scatter(bytes(1000), [bytes(1000)])
+    assert not any(target)
+
+
+def test_without_the_native_part_the_same_bytes_get_the_same_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = random.Random(1).randbytes(300_000)
+    parts = [memoryview(data)[:77], memoryview(data)[77:150_000], memoryview(data)[150_000:]]
+    natively, otherwise = bytearray(len(data)), bytearray(len(data))
+
+    one = gather(memoryview(natively), parts)
+    monkeypatch.setattr(native, "_streams", None)
+    other = gather(memoryview(otherwise), parts)
+
+    assert natively == otherwise == data
+    assert one == other
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    path.write_bytes(random.Random(2).randbytes(size))
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+
+def test_a_mapped_file_that_was_cut_short_is_not_read_and_ends_nothing(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGBUS)
+    memory = _mapped(tmp_path / "file", 1 << 20)
+    os.truncate(tmp_path / "file", 100_000)
+
+    assert native.scatter(memoryview(memory), [memoryview(bytearray(1 << 20))]) is None
+    assert native.scatter(memoryview(memory)[:90_000], [memoryview(bytearray(90_000))]) is not None
+    assert signal.getsignal(signal.SIGBUS) is before
+
+
+def test_faults_in_several_threads_at_once_are_each_told_to_their_own(tmp_path: Path) -> None:
+    size = 1 << 20
+    memories = [_mapped(tmp_path / str(number), size) for number in range(4)]
+    for cut in (0, 2):
+        os.truncate(tmp_path / str(cut), 70_000)
+    found: list[set[bool]] = [set() for _ in memories]
+
+    def read(number: int) -> None:
+        place = memoryview(bytearray(size))
+        for _ in range(200):
+            found[number].add(native.scatter(memoryview(memories[number]), [place]) is None)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(len(memories))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [{True}, {False}, {True}, {False}]
+
+
+_FAULT = """
+import mmap, os, sys
+from holdfast import native
+path = sys.argv[1]
+with open(path, "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 1 << 20)
+os.truncate(path, 70_000)
+assert native.scatter(memoryview(memory), [memoryview(bytearray(1 << 20))]) is None
+print("survived", flush=True)
+memory[500_000]
+print("and went on", flush=True)
+"""
+
+
+def test_a_fault_at_any_other_place_still_ends_the_process(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULT, str(tmp_path / "file")], capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "survived\n")
+
+
+_SAVE = """
+import sys
+import numpy as np
+import holdfast
+from holdfast import native
+strided = np.arange(700_001, dtype=np.int16)[::2]
+state = {"a": np.arange(3_000_000, dtype=np.float32), "b": strided, "c": np.ones((5, 7))}
+with holdfast.Checkpointer(sys.argv[1], state, background=sys.argv[2]) as ckpt:
+    ckpt.save(step=1)
+print(native.is_built())
+"""
+_RESTORE = """
+import sys
+import numpy as np
+import holdfast
+state = {"a": np.zeros(3_000_000, np.float32), "b": np.zeros(700_001, np.int16)[::2], "c": np.zeros((5, 7))}
+with holdfast.Checkpointer(sys.argv[1], state) as ckpt:
+    assert ckpt.restore() is not None
+assert (state["a"] == np.arange(3_000_000, dtype=np.float32)).all()
+assert (state["b"] == np.arange(700_001, dtype=np.int16)[::2]).all()
+assert (state["c"] == 1).all()
+print("equal")
+"""
+
+
+def _run(program: str, *arguments: str, with_native: bool) -> str:
+    environment = {**os.environ, "HOLDFAST_NATIVE": "1" if with_native else "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("background", ["off", "process"])
+def test_checkpoints_are_the_same_with_and_without_it_and_each_restores_the_other(
+    tmp_path: Path, background: str
+) -> None:
+    made = [_run(_SAVE, str(tmp_path / str(kind)), background, with_native=kind) for kind in (True, False)]
+    shards = [next((tmp_path / str(kind)).glob("*/*.safetensors")).read_bytes() for kind in (True, False)]
+
+    assert made == ["True", "False"]
+    assert shards[0] == shards[1]
+    for kind in (True, False):
+        assert _run(_RESTORE, str(tmp_path / str(kind)), with_native=not kind) == "equal"
