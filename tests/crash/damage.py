@@ -27,6 +27,7 @@ __all__ = [
     "flip_every_bit",
     "make_baseline",
     "replace_every_file",
+    "write_tree",
 ]
 
 FLOATS = 20
@@ -52,24 +53,26 @@ class Baseline(NamedTuple):
         return {OLDER, NEWEST} if f"/{self.newest}/" in path else {NEWEST}
 
 
-def make_baseline() -> Baseline:
+def make_baseline(*, floats: int = FLOATS) -> Baseline:
     disk = MemoryFiles()
     ids = []
-    program = Program(floats=FLOATS)
+    program = Program(floats=floats)
     checkpointer = program.checkpointer(disk)
     for number in (OLDER, NEWEST):
         program.become(number)
         ids.append(checkpointer.save(step=number).wait())
     disk.die()
     again = disk.another_process()
-    Program(floats=FLOATS).checkpointer(again).restore()  # leaves marks and a second attempt
+    Program(floats=floats).checkpointer(again).restore()  # leaves marks and a second attempt
     again.die()
     return Baseline(disk.tree(), *ids)
 
 
-def check_restore(files: Files, allowed: set[int], *, path: str = RUN, may_refuse: bool = False) -> str:
+def check_restore(
+    files: Files, allowed: set[int], *, path: str = RUN, may_refuse: bool = False, floats: int = FLOATS
+) -> str:
     """What is wrong with a restore from a damaged run, or nothing."""
-    program = Program(floats=FLOATS)
+    program = Program(floats=floats)
     try:
         with deadline(_DEADLINE_S), quiet():
             result = program.checkpointer(files, path).restore()
@@ -140,7 +143,7 @@ def replace_every_file(*, first_only: bool = False) -> Outcome:
         for path in baseline.paths:
             for what, replace in _replacements(baseline, path):
                 root = Path(scratch) / str(count)
-                _write_tree(baseline.tree, root)
+                write_tree(baseline.tree, root)
                 replace(root)
                 problem = check_restore(
                     Files(), baseline.allowed(path), path=f"{root}{RUN}", may_refuse=not path.endswith(JOURNAL_NAME)
@@ -191,7 +194,7 @@ def _swap_in(path: Path, make: Callable[[Path], object]) -> None:
     make(path)
 
 
-def _write_tree(tree: Tree, root: Path) -> None:
+def write_tree(tree: Tree, root: Path) -> None:
     root.mkdir(mode=0o700)
     for path, data in tree.items():
         if data is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.errors import HoldfastError, SaveFailedError
+from holdfast.core.limits import PAGE_BYTES
 from holdfast.testing.memory_files import MemoryFiles
 from holdfast.tiers.control import CONTROL_BYTES, RECORD_BYTES
 from tests.crash.agent_life import AgentLife
@@ -22,9 +23,11 @@ _ON_DISK, _IN_MEMORY = 1, 2
 _DEADLINE_S = 20.0
 
 
-def flip_bits_in_memory(*, at_most: int, first_only: bool = False) -> Outcome:
+def flip_bits_in_memory(
+    *, at_most: int, first_only: bool = False, floats: int = _FLOATS, chunk_bytes: int = PAGE_BYTES
+) -> Outcome:
     """That many bits, each alone, evenly spread: the next attempt has the snapshot exactly, or what is on disk."""
-    with small_and_fast(), quiet(), AgentLife(floats=_FLOATS) as life:
+    with small_and_fast(chunk_bytes), quiet(), AgentLife(floats=floats) as life:
         arena = _leave_in_memory(life)
         tree, kept = life.tree(), arena.parent.with_name("kept")
         shutil.copytree(arena, kept)
@@ -37,7 +40,7 @@ def flip_bits_in_memory(*, at_most: int, first_only: bool = False) -> Outcome:
             arena.parent.mkdir(mode=0o700)
             shutil.copytree(kept, arena)
             _flip(arena / name, bit)
-            problem = _restart(tree)
+            problem = _restart(tree, floats)
             if problem:
                 violations.append(f"bit {bit} of {name} in memory: {problem}")
             progress.show(done, len(violations))
@@ -69,13 +72,13 @@ def _flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def _restart(tree: Tree) -> str:
+def _restart(tree: Tree, floats: int) -> str:
     """What is wrong with the next attempt, and with what it made durable; or nothing."""
     disk = MemoryFiles.from_tree(tree)
     try:
         with deadline(_DEADLINE_S):
-            first, failed = _live(disk, "thread")
-            second, _ = _live(disk, "off")
+            first, failed = _live(disk, "thread", floats)
+            second, _ = _live(disk, "off", floats)
     except HoldfastError as error:
         return f"refused: {describe(error)}"
     except Hang as error:
@@ -97,9 +100,9 @@ def _restart(tree: Tree) -> str:
     )
 
 
-def _live(disk: MemoryFiles, background: Literal["thread", "off"]) -> tuple[int | None, str]:
+def _live(disk: MemoryFiles, background: Literal["thread", "off"], floats: int) -> tuple[int | None, str]:
     """Restore and end; which save that was (0: none), and what was said of a snapshot that did not become durable."""
-    program = Program(floats=_FLOATS)
+    program = Program(floats=floats)
     checkpointer = program.checkpointer(disk.another_process(), background=background)
     restored = checkpointer.restore()
     quiesce(checkpointer)

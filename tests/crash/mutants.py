@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from holdfast import native
 from holdfast.agent import worker
 from holdfast.agent.messages import Durable, Write
 from holdfast.core.errors import HoldfastError
@@ -32,6 +33,7 @@ from tests.crash.explore import explore
 from tests.crash.fuzz import fuzz
 from tests.crash.interference import interfere
 from tests.crash.memory_damage import flip_bits_in_memory
+from tests.crash.native_damage import damage_natively, damage_natively_in_memory
 from tests.crash.outcome import Outcome, Progress
 from tests.crash.power import cut_many
 from tests.crash.sweep import sweep
@@ -183,6 +185,25 @@ def _retry_after_sync_error() -> None:
 def _no_digest_check() -> None:
     for name in ("checksum_hex", "checksum_of_parts", "digest_hex"):
         _replace(reading, name, lambda data: _Agreeable())
+
+
+def _native_agrees() -> None:
+    scatter = native.scatter
+
+    def agree(source: memoryview, parts: Sequence[memoryview]) -> str | None:
+        return None if scatter(source, parts) is None else _Agreeable()
+
+    _replace(native, "scatter", agree)
+
+
+def _native_takes_what_it_can_get() -> None:
+    scatter = native.scatter
+
+    def agree(source: memoryview, parts: Sequence[memoryview]) -> str | None:
+        found = scatter(source, parts)
+        return _Agreeable() if found is None and source.nbytes >= native._LEAST_BYTES else found
+
+    _replace(native, "scatter", agree)
 
 
 def _no_manifest_digest() -> None:
@@ -398,6 +419,8 @@ CATCHERS: dict[str, Callable[[], Outcome]] = {
     "takeovers with an agent": lambda: interfere(every=1, agents_only=True),
     "bit flips": lambda: flip_every_bit(at_most=3_000, first_only=True),
     "bit flips in memory": lambda: flip_bits_in_memory(at_most=300, first_only=True),
+    "damage of large chunks": lambda: damage_natively(at_most=40, first_only=True),
+    "damage of large chunks in memory": lambda: damage_natively_in_memory(at_most=40, first_only=True),
     "replaced files": lambda: replace_every_file(first_only=True),
     "fuzz": lambda: fuzz(3_000, seed=_SEED, first_only=True),
     "store suite": _run_store_suite,
@@ -416,6 +439,14 @@ MUTANTS = [
     Mutant("syncs again after a failed sync", _retry_after_sync_error, "failing calls: fsync", "I5"),
     Mutant("does not check the checksums of chunks", _no_digest_check, "bit flips", "I4"),
     Mutant("does not check the checksums of chunks in memory", _no_digest_check, "bit flips in memory", "I4"),
+    Mutant("does not check the checksums of large chunks", _native_agrees, "damage of large chunks", "I4"),
+    Mutant("takes what is left of a cut file", _native_takes_what_it_can_get, "damage of large chunks", "I4"),
+    Mutant(
+        "does not check the checksums of large chunks in memory",
+        _native_agrees,
+        "damage of large chunks in memory",
+        "I4",
+    ),
     Mutant("does not check the digest of the manifest", _no_manifest_digest, "bit flips", "I4"),
     Mutant("prunes data before the manifest", _prune_data_first, "crash states", "I2"),
     Mutant("prunes before it commits", _prune_before_commit, "crash states", "I6"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import native
 from tests.crash.agent_sequences import AGENT_SEQUENCES
 from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore, replay
@@ -18,6 +19,7 @@ from tests.crash.loop_image import why_not
 from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.models import MODELS, CrashPoint
 from tests.crash.mutants import CATCHERS, MUTANTS, try_mutant
+from tests.crash.native_damage import damage_natively, damage_natively_in_memory
 from tests.crash.outcome import Outcome
 from tests.crash.power import cut_many
 from tests.crash.sequences import SEQUENCES, record
@@ -32,6 +34,11 @@ _QUICKLY_CAUGHT = (
     "the agent reports before it commits",
     "the agent gives a half-written name again",
     "a rename replaces",
+    *(
+        ("does not check the checksums of large chunks", "takes what is left of a cut file")
+        if native.is_built()
+        else ()
+    ),
 )
 
 
@@ -87,6 +94,15 @@ def test_some_flipped_bits_in_memory_are_detected_or_harmless() -> None:
 
     assert outcome.violations == []
     assert outcome.counted >= 100
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the native part is not built")
+def test_damage_of_chunks_that_the_native_part_moves_is_detected() -> None:
+    on_disk, in_memory = damage_natively(at_most=100), damage_natively_in_memory(at_most=30)
+
+    assert on_disk.violations == in_memory.violations == []
+    assert on_disk.counted >= 100
+    assert in_memory.counted >= 30
 
 
 def test_recorded_lives_with_an_agent_are_the_same_every_time() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.engine import blocks
 from holdfast.engine.blocks import BlockPool, run_in_order, run_workers
 
 
@@ -41,6 +42,86 @@ def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
 
     time.sleep(0.2)
     assert 0 < len(finished) == finished_when_raised < 100
+
+
+@pytest.mark.parametrize("kind", ["workers", "in order"])
+def test_further_interrupts_do_not_hurry_threads_that_still_work(kind):
+    heard, is_first = threading.Semaphore(0), threading.Lock()
+    finished = []
+
+    def interrupt(number, frame):
+        heard.release()
+        raise KeyboardInterrupt
+
+    def impatient(index):
+        if threading.current_thread() is not threading.main_thread() and is_first.acquire(blocking=False):
+            for _ in range(4):
+                os.kill(os.getpid(), signal.SIGINT)
+                while not heard.acquire(timeout=0.05):  # one that comes just before a wait does not end it
+                    os.kill(os.getpid(), signal.SIGINT)
+            sum(range(3_000_000))  # long enough for a caller that does not wait to be seen
+        finished.append(index)
+
+    def work(next_index):
+        while (index := next_index()) is not None:
+            impatient(index)
+
+    before, lost = signal.signal(signal.SIGINT, interrupt), len(blocks._never_lent_again)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_workers(work, 1_000_000, 2) if kind == "workers" else _collect(1_000_000, 2, fill=impatient)
+        finished_when_raised = len(finished)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    time.sleep(0.2)
+    assert 0 < len(finished) == finished_when_raised
+    assert len(blocks._never_lent_again) == lost  # nobody waits for a lock that an interrupt left locked
+
+
+def test_blocks_of_a_thread_that_does_not_come_back_are_not_lent_again(monkeypatch):
+    monkeypatch.setattr("holdfast.engine.crew._PATIENCE_S", 0.01)
+    pool, hangs, goes_on = BlockPool(4096), threading.Event(), threading.Event()
+    raised, back = threading.Event(), threading.Event()
+
+    def interrupt(number, frame):
+        if not raised.is_set():
+            raise KeyboardInterrupt
+
+    def keep_interrupting():
+        while not raised.wait(timeout=0.05):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def hang(index, block):
+        if threading.current_thread() is not threading.main_thread():
+            hangs.set()
+            assert goes_on.wait(timeout=30)
+            block[:] = b"x" * 4096
+            back.set()
+        return block
+
+    def hear(index, block):
+        assert hangs.wait(timeout=30)
+        interrupter.start()
+        raise KeyboardInterrupt
+
+    interrupter = threading.Thread(target=keep_interrupting)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_in_order(hang, hear, 3, pool=pool, workers=2)
+        raised.set()
+        interrupter.join()
+    finally:
+        raised.set()
+        signal.signal(signal.SIGINT, before)
+    with pool.block() as block, pool.block() as another, pool.block() as third:
+        goes_on.set()
+        assert back.wait(timeout=30)
+
+        assert not any(block)
+        assert not any(another)
+        assert not any(third)
 
 
 def test_an_interrupt_is_not_lost_behind_a_fault_that_another_thread_found_before():

@@ -176,6 +176,49 @@ def test_a_fault_at_any_other_place_still_ends_the_process(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (-signal.SIGBUS, "survived\n")
 
 
+_WHILE_READ = """
+import os, signal, sys, threading
+from holdfast import native
+source, place = memoryview(bytearray(64 << 20)), memoryview(bytearray(64 << 20))
+
+def read(begun):
+    begun.set()
+    for _ in range(3):
+        assert native.scatter(source, [place]) is not None
+
+def meanwhile(act):
+    begun = threading.Event()
+    reader = threading.Thread(target=read, args=(begun,))
+    reader.start()
+    begun.wait()
+    act()
+    reader.join()
+"""
+_HANDLER = """
+heard = []
+for _ in range(10):
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)
+    meanwhile(lambda: signal.signal(signal.SIGBUS, lambda *_: heard.append("own")))
+    os.kill(os.getpid(), signal.SIGBUS)
+print(len(heard), flush=True)
+"""
+_SENT = """
+meanwhile(lambda: os.kill(os.getpid(), signal.SIGBUS))
+print("went on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "output"), [(_HANDLER, 0, "10\n"), (_SENT, -signal.SIGBUS, "")], ids=["handler", "sent"]
+)
+def test_what_the_program_does_with_the_signal_while_a_source_is_read_is_left_to_it(
+    program: str, code: int, output: str
+) -> None:
+    done = subprocess.run([sys.executable, "-c", _WHILE_READ + program], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout) == (code, output), done.stderr
+
+
 _SAVE = """
 import sys
 import numpy as np

@@ -1,6 +1,7 @@
 """Reading: every byte that was asked for, from the page cache or past it, or an error."""
 
 import errno
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -315,4 +316,25 @@ def test_a_file_that_cannot_be_mapped_is_read_by_calls(run: Path, large: Path) -
     reader.read_at([memory], 0)
 
     assert memory == _LARGE[:100_000]
+    reader.close()
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the native part is not built")
+def test_memory_that_the_system_does_not_take_back_is_read_all_the_same(run: Path) -> None:
+    class Locked(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    class AllLocked(_Watching):
+        def map(self, descriptor: int, size_bytes: int) -> mmap.mmap:
+            return Locked(descriptor, size_bytes, access=mmap.ACCESS_READ)
+
+    (run / "group").mkdir(parents=True, mode=0o700)
+    run.chmod(0o700)
+    with (run / "group" / "sparse").open("wb") as file:
+        file.truncate(100 << 20)
+    reader = PosixStore(run, files=AllLocked(cached=True)).open("group/sparse")
+    memory = memoryview(bytearray(1 << 20))
+
+    assert reader.read_checked([memory], 99 << 20) == checksum_hex(memory)
     reader.close()

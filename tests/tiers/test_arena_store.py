@@ -1,5 +1,6 @@
 """A slot's content, read like a run."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,24 @@ def test_an_image_is_filled_into_place_and_checked_in_one_pass(store: ArenaStore
     with pytest.raises(IntegrityError, match="were wanted"):
         reader.read_checked([memoryview(bytearray(len(IMAGE)))], 1)
     reader.close()
+
+
+@pytest.mark.skipif(not native.is_built(), reason="the native part is not built")
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "no addresses"), ValueError("longer than the file")])
+def test_an_image_that_cannot_be_mapped_is_read_by_calls(
+    store: ArenaStore, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("holdfast.tiers.shared_memory.mmap.mmap", refused)
+    reader = store.open(SHARD)
+    memory = memoryview(bytearray(50_000))
+
+    assert reader.read_checked([memory], 5) is None
+    reader.read_at([memory], 5)
+
+    assert memory == IMAGE[5:50_005]
 
 
 def test_more_buffers_than_one_call_takes_are_filled(store: ArenaStore) -> None:

@@ -40,6 +40,8 @@ class BlockPool:
 
 _made: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 _never_unmapped: list[mmap.mmap] = []
+_never_lent_again: list[ExitStack] = []
+"""Blocks of threads that did not come back: they may still write to them."""
 
 
 def _allocate(size_bytes: int) -> mmap.mmap:
@@ -74,10 +76,11 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
     indices = iter(range(count))
     lock = threading.Lock()
     failures: list[BaseException] = []
+    stopped: list[bool] = []
 
     def next_index() -> int | None:
         with lock:
-            return None if failures else next(indices, None)
+            return None if failures or stopped else next(indices, None)
 
     def guarded() -> None:
         try:
@@ -92,12 +95,9 @@ def run_workers(work: Callable[[Callable[[], int | None]], None], count: int, wo
     try:
         crew.call(guarded, min(count, workers) - 1)
         guarded()  # rather than only wait for them
-        crew.dismiss()
-    except BaseException as interruption:
+    finally:
         # Ctrl-C: the caller closes the file next, and nobody may write to its number after that.
-        failures.append(interruption)
-        crew.dismiss()
-        raise
+        crew.dismiss(lambda: stopped.append(True))
     if failures:
         # Ctrl-C in this thread must not be lost behind a fault that another one found before.
         raise next((failure for failure in failures if not isinstance(failure, Exception)), failures[0])
@@ -129,12 +129,13 @@ def run_in_order(
         try:
             crew.call(lambda: belt.fill_all(fill), fillers)
             belt.use_all(fill, use)
-        except BaseException:
-            # Ctrl-C, a failed write: nobody may touch the blocks after they went back to the pool.
-            belt.stop()
-            raise
         finally:
-            crew.dismiss()
+            # Ctrl-C, a failed write: nobody may touch the blocks after they went back to the pool.
+            try:
+                crew.dismiss(belt.stop)
+            finally:
+                if crew.is_at_work:
+                    _never_lent_again.append(blocks.pop_all())
 
 
 def _give_way() -> None:
@@ -162,7 +163,9 @@ class _Belt:
         self._next = 0
         self._filled: list[tuple[memoryview, memoryview] | BaseException | None] = [None] * count
         self._is_stopped = False
-        self._changed = threading.Condition()
+        # `with` this, not the condition: that one is entered by code in Python, where Ctrl-C leaves it locked for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     def fill_all(self, fill: Callable[[int, memoryview], memoryview]) -> None:
         """In a thread of its own."""
@@ -174,7 +177,7 @@ class _Belt:
                 filled = block, fill(index, block)
             except BaseException as error:  # noqa: BLE001  raised again by use_all
                 filled = error
-            with self._changed:
+            with self._lock:
                 self._filled[index] = filled
                 self._is_stopped = self._is_stopped or isinstance(filled, BaseException)
                 self._changed.notify_all()
@@ -182,7 +185,7 @@ class _Belt:
     def use_all(self, fill: Callable[[int, memoryview], memoryview], use: Callable[[int, memoryview], None]) -> None:
         """Where nobody has begun to fill the next one, there may be nobody who could: then it is filled here."""
         for index in range(self._count):
-            with self._changed:
+            with self._lock:
                 own = None if self._next > index else self._pick()[1]
                 if own is None:
                     self._changed.wait_for(lambda: self._filled[index] is not None)  # noqa: B023
@@ -194,12 +197,12 @@ class _Belt:
             block, data = filled
             self._filled[index] = None  # the view of the block is let go
             use(index, data)
-            with self._changed:
+            with self._lock:
                 self._free.append(block)
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
 
@@ -207,7 +210,7 @@ class _Belt:
         return self._is_stopped or self._next == self._count
 
     def _take(self) -> tuple[int, memoryview] | None:
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._has_ended() or self._free)
             return None if self._has_ended() else self._pick()
 

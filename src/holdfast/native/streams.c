@@ -299,28 +299,42 @@ static int guarding; /* changed with the interpreter's lock held */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     const uint8_t *address = info->si_addr;
-    if (landing && address >= landing->begin && address < landing->end)
+    const int is_sent = info->si_code <= 0; /* by a process, which gives no address */
+    if (!is_sent && landing && address >= landing->begin && address < landing->end)
         siglongjmp(landing->back, 1);
     if (action_before.sa_flags & SA_SIGINFO)
         action_before.sa_sigaction(number, info, context);
     else if (action_before.sa_handler != SIG_DFL && action_before.sa_handler != SIG_IGN)
         action_before.sa_handler(number);
-    else
+    else if (!is_sent || action_before.sa_handler == SIG_DFL) {
         signal(number, SIG_DFL); /* the fault comes again, and ends the process as it would have */
+        if (is_sent)
+            raise(number);
+    }
 }
 
+static int is_ours(const struct sigaction *action)
+{
+    return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_fault;
+}
+
+/* The program may set a handler of its own at any time, in another thread: it is asked for, not remembered. */
 static void guard(void)
 {
-    if (guarding++ == 0) {
+    struct sigaction found;
+    guarding++;
+    if (sigaction(SIGBUS, NULL, &found) == 0 && !is_ours(&found)) {
         struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
         sigemptyset(&action.sa_mask);
-        sigaction(SIGBUS, &action, &action_before);
+        action_before = found;
+        sigaction(SIGBUS, &action, NULL);
     }
 }
 
 static void unguard(void)
 {
-    if (--guarding == 0)
+    struct sigaction found;
+    if (--guarding == 0 && sigaction(SIGBUS, NULL, &found) == 0 && is_ours(&found))
         sigaction(SIGBUS, &action_before, NULL);
 }
 

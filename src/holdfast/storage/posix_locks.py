@@ -59,15 +59,17 @@ class LockedFile:
 
     def retire(self) -> "LockedFile":
         """With the registry's guard held, before `close`: nobody finds it any more."""
+        self.registry.begin_closing(self.identity, self)
         self.registry.kept.pop(self.identity, None)
-        self.registry.begin_closing(self.identity)
         return self
 
     def close(self) -> None:
         """Close everything, and so unlock. Without the guard."""
-        for descriptor in (self.descriptor, *self.spare, *self.others):
-            close_quietly(self.files, descriptor)
-        self.registry.end_closing(self.identity)
+        try:
+            for descriptor in (self.descriptor, *self.spare, *self.others):
+                close_quietly(self.files, descriptor)
+        finally:
+            self.registry.end_closing(self.identity, self)
 
 
 class Registry:
@@ -78,19 +80,20 @@ class Registry:
         # Reentrant: a signal handler may save while the interrupted code, in the same thread, has it.
         self.guard = RLock()
         self.kept: dict[_Identity, LockedFile] = {}
-        self._closing: dict[_Identity, int] = {}
+        self._closing: dict[_Identity, set[object]] = {}
         self._closed: threading.Condition | None = None  # made by the first who waits
 
-    def begin_closing(self, identity: _Identity) -> None:
+    def begin_closing(self, identity: _Identity, who: object) -> None:
         """With the guard held: a descriptor of that file is about to be closed, which would drop a lock on it."""
-        self._closing[identity] = self._closing.get(identity, 0) + 1
+        self._closing.setdefault(identity, set()).add(who)
 
-    def end_closing(self, identity: _Identity) -> None:
-        """It is closed."""
+    def end_closing(self, identity: _Identity, who: object) -> None:
+        """It is closed; or that was not begun, where Ctrl-C came first."""
         with self.guard:
-            self._closing[identity] -= 1
-            if not self._closing[identity]:
-                del self._closing[identity]
+            closing = self._closing.get(identity, set())
+            closing.discard(who)
+            if not closing:
+                self._closing.pop(identity, None)
                 if self._closed is not None:
                     self._closed.notify_all()
 
@@ -166,20 +169,21 @@ def read_start(files: Files, parent: int, name: str, memory: memoryview) -> byte
 
 def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
     """Close a descriptor of a run's file, unless that would drop a lock. `spare`: it may serve another reader."""
-    registry, identity = current_registry(), identity_of(info)
-    with registry.guard:
-        kept = registry.kept.get(identity)
+    registry, identity, who = current_registry(), identity_of(info), object()
+    try:
+        with registry.guard:
+            kept = registry.kept.get(identity)
+            if kept is None:
+                registry.begin_closing(identity, who)
+            elif spare:
+                kept.spare.append(descriptor)
+            else:
+                kept.others.append(descriptor)
         if kept is None:
-            registry.begin_closing(identity)
-        elif spare:
-            kept.spare.append(descriptor)
-        else:
-            kept.others.append(descriptor)
-    if kept is None:
-        try:
             files.close(descriptor)
-        finally:
-            registry.end_closing(identity)
+    finally:
+        # Also where Ctrl-C comes before it is closed: or nobody could lock the file any more.
+        registry.end_closing(identity, who)
 
 
 def put_back(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
@@ -218,9 +222,15 @@ def hold_blob(files: Files, parent: int, name: str, where: str) -> LockedFile | 
 def let_go(kept: LockedFile) -> None:
     """Unlock. Nothing where it is a forked child that asks: the lock is its parent's."""
     if kept.registry is current_registry():
-        with kept.registry.guard:
-            kept.retire()
-        kept.close()
+        from holdfast.core.interrupts import interrupts_deferred  # which `holdfast ls` does without
+
+        with interrupts_deferred():
+            with kept.registry.guard:
+                is_open = kept.registry.kept.get(kept.identity) is kept
+                if is_open:
+                    kept.retire()
+            if is_open:
+                kept.close()
 
 
 def is_held(files: Files, parent: int, name: str, where: str) -> bool:

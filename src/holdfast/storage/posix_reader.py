@@ -189,7 +189,10 @@ class _Mapped:
         if window > begin:
             import mmap
 
-            self._memory.madvise(mmap.MADV_DONTNEED, begin * _WINDOW_BYTES, (window - begin) * _WINDOW_BYTES)
+            try:
+                self._memory.madvise(mmap.MADV_DONTNEED, begin * _WINDOW_BYTES, (window - begin) * _WINDOW_BYTES)
+            except OSError:
+                pass  # a program that keeps all its memory from being paged out (mlockall) keeps this, too
 
 
 def _whole_pages(buffers: Sequence[memoryview]) -> list[memoryview]:

@@ -68,11 +68,14 @@ class RunLock:
 
     def close(self) -> None:
         """Not wanted any more. A thread that has the lock at this moment keeps it until it has done what it does."""
+        from holdfast.core.interrupts import interrupts_deferred
+
         registry = current_registry()
-        with registry.guard:
-            unused = self._give_up(registry)
-        if unused is not None:
-            unused.close()
+        with interrupts_deferred():
+            with registry.guard:
+                unused = self._give_up(registry)
+            if unused is not None:
+                unused.close()
 
     def _try(self, directory: int) -> LockedFile | None:
         kept = self._open(directory)
@@ -146,7 +149,10 @@ class RunLock:
             close_quietly(self._files, descriptor)
             raise
         kept = LockedFile(registry, self._files, descriptor, identity_of(info))
-        return registry.kept.setdefault(kept.identity, kept)
+        found = registry.kept.setdefault(kept.identity, kept)
+        if found is not kept:
+            found.others.append(descriptor)  # another store made the file meanwhile, and may have locked it
+        return found
 
     def _is_in_place(self, kept: LockedFile, directory: int) -> bool:
         """A lock on a file that was removed or replaced excludes nobody."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from holdfast import native
-from holdfast.core.errors import BlobMissingError, FormatError, IntegrityError
+from holdfast.core.errors import BlobMissingError, FormatError, HoldfastError, IntegrityError
 from holdfast.core.names import MANIFEST_NAME, shard_name
 from holdfast.core.values import Checkpoint
 from holdfast.format.head import decode_head, split_head
@@ -82,6 +82,7 @@ class _ImageReader:
         self._where = where
         self._guard = threading.Lock()
         self._mapped: memoryview | None = None
+        self._mapping_is_possible = native.is_built()
         self.size_bytes = content.image_bytes
         self._check_unchanged()
 
@@ -92,13 +93,11 @@ class _ImageReader:
         self._check_unchanged()
 
     def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:
-        if not native.is_built():
-            return None
         size_bytes = _check_range(buffers, offset, self.size_bytes, self._where)
-        with self._guard:
-            if self._mapped is None:
-                self._mapped = self._slot.image(self.size_bytes)
-        checksum = native.scatter(self._mapped[offset : offset + size_bytes], buffers)
+        mapped = self._map()
+        if mapped is None:
+            return None
+        checksum = native.scatter(mapped[offset : offset + size_bytes], buffers)
         self._check_unchanged()
         return checksum
 
@@ -107,6 +106,16 @@ class _ImageReader:
 
     def close(self) -> None:
         self._mapped = None
+
+    def _map(self) -> memoryview | None:
+        with self._guard:
+            if self._mapped is None and self._mapping_is_possible:
+                try:
+                    self._mapped = self._slot.image(self.size_bytes)
+                except (HoldfastError, ValueError):
+                    # No addresses to map it to; shorter by now, or closed, which read_at finds again, and explains.
+                    self._mapping_is_possible = False
+            return self._mapped
 
     def _check_unchanged(self) -> None:
         if self._slot.generation() != self._generation:
