@@ -11,7 +11,7 @@ COV := --cov=holdfast --cov-report= --cov-fail-under=0
 
 .PHONY: demo test test-quick test-schedulers check lint crash crash-full bench clean
 
-$(VENV)/run.stamp: pyproject.toml hatch_build.py src/holdfast/native/streams.c
+$(VENV)/run.stamp: pyproject.toml hatch_build.py $(wildcard src/holdfast/native/*.c)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -e .
 	touch $@
