@@ -14,9 +14,17 @@ __all__ = ["gather", "is_built", "open_starts", "scatter"]
 _LEAST_BYTES = 16 << 10
 
 
+_loaded: dict[str, ModuleType | None] = {}
+
+
+def _part(name: str) -> ModuleType | None:
+    """Loaded when it is used first: a listing needs one of them, a save the other."""
+    if name not in _loaded:
+        _loaded[name] = None if os.environ.get("HOLDFAST_NATIVE") == "0" else _load(name)
+    return _loaded[name]
+
+
 def _load(name: str) -> ModuleType | None:
-    if os.environ.get("HOLDFAST_NATIVE") == "0":
-        return None
     try:
         __import__(f"holdfast.native.{name}")  # importlib would be loaded for it, and a listing is to start at once
     except ImportError:  # not built, or another processor
@@ -24,12 +32,9 @@ def _load(name: str) -> ModuleType | None:
     return sys.modules[f"holdfast.native.{name}"]
 
 
-_streams, _starts = _load("_streams"), _load("_starts")
-
-
 def is_built() -> bool:
     """Whether chunks are moved that way."""
-    return _streams is not None
+    return _part("_streams") is not None
 
 
 def gather(target: memoryview, parts: Sequence[memoryview]) -> str | None:
@@ -37,9 +42,10 @@ def gather(target: memoryview, parts: Sequence[memoryview]) -> str | None:
 
     None where that cannot be done this way.
     """
-    if _streams is None or target.nbytes < _LEAST_BYTES:
+    built = _part("_streams")
+    if built is None or target.nbytes < _LEAST_BYTES:
         return None
-    checksum: str = _streams.gather(target, parts)
+    checksum: str = built.gather(target, parts)
     return checksum
 
 
@@ -48,9 +54,10 @@ def scatter(source: memoryview, parts: Sequence[memoryview]) -> str | None:
 
     None where that cannot be done this way, or some of the source cannot be read; then the parts hold anything.
     """
-    if _streams is None or source.nbytes < _LEAST_BYTES:
+    built = _part("_streams")
+    if built is None or source.nbytes < _LEAST_BYTES:
         return None
-    checksum: str | None = _streams.scatter(source, parts)
+    checksum: str | None = built.scatter(source, parts)
     return checksum
 
 
@@ -62,9 +69,10 @@ def open_starts(
     No link is followed. None for what is not there, or is no ordinary file; an `errno` in the place of what failed.
     None for all where that cannot be done this way.
     """
-    if _starts is None:
+    built = _part("_starts")
+    if built is None:
         return None
-    starts: list[tuple[int, int, int, bytes | int] | int | None] = _starts.open_starts(
+    starts: list[tuple[int, int, int, bytes | int] | int | None] = built.open_starts(
         root, list(groups), name, size_bytes
     )
     return starts

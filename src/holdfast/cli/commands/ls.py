@@ -104,13 +104,18 @@ def _columns(shown: Sequence[Checkpoint], states: dict[str, States], *, with_ids
     """
     now_s = time.time()
     several = len({c.attempt for c in shown}) > 1
+    ages_s = [int(now_s - c.utc_s) if c.seq > 0 else None for c in shown]
+    ages = {age_s: "?" if age_s is None else age(age_s) for age_s in set(ages_s)}
     sizes = {size_bytes: size(size_bytes) for size_bytes in {c.size_bytes for c in shown}}
     state_cells = {words: Cell(", ".join(words), STATE_STYLES[words[0]]) for words in set(states.values())}
     return [
         (Column("step", right=True, style=Style.BOLD), [str(c.step) for c in shown]),
         (Column("epoch", right=True, drop=_DROP_EPOCH), ["" if c.epoch is None else str(c.epoch) for c in shown]),
         (Column("attempt", right=True, drop=_DROP_ATTEMPT), [str(c.attempt) if several else "" for c in shown]),
-        (Column("age", right=True), [age(now_s - c.utc_s) if c.seq > 0 else "?" for c in shown]),
+        (
+            Column("age", right=True),
+            [ages[age_s] for age_s in ages_s],
+        ),
         (Column("size", right=True), [sizes[c.size_bytes] if c.seq > 0 else "?" for c in shown]),
         *(_metric_column(shown, place, name) for place, name in enumerate(_metric_names(shown))),
         (Column("where", drop=_DROP_WHERE), [", ".join(c.where) for c in shown]),
