@@ -23,9 +23,9 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/test.txt
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/demo.py
 
-# All tests, the proof rig included; coverage is measured on everything but the rig. Most tests compute and most of the
-# slow ones wait, so that there are two of the former at a time, and four of the latter. Beside all of them run those
-# that wait for schedulers, and then what the rig is made of, which forks and so has a process to itself.
+# All tests, the proof rig included; coverage is measured on everything but the rig. Many wait for other processes, the
+# slow ones most of all: there are more of them at a time than processors. Beside them run those that wait for
+# schedulers, and then the tests of the rig, which forks and so has a process to itself.
 test: $(VENV)/dev.stamp lint
 	tests/components
 	rm -f .coverage .coverage.* .coverage-*
@@ -44,7 +44,7 @@ test-beside: $(VENV)/dev.stamp
 
 test-quick: $(VENV)/dev.stamp
 	COVERAGE_OF_CHILDREN=$(CURDIR)/.coverage-children \
-		$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
+		$(BIN)/python -m pytest -n 3 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
 			$(COV) $(PYTEST_ARGS)
 
 test-slow: $(VENV)/dev.stamp
