@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 # Judged once, at the end.
 COV := --cov=holdfast --cov-report= --cov-fail-under=0
 
-.PHONY: demo test test-quick test-schedulers check lint crash crash-full bench clean
+.PHONY: demo test test-own test-beside test-quick test-slow test-schedulers test-rig check lint crash crash-full bench clean
 
-$(VENV)/run.stamp: pyproject.toml hatch_build.py src/holdfast/native/streams.c
+$(VENV)/run.stamp: pyproject.toml hatch_build.py $(wildcard src/holdfast/native/*.c)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -e .
 	touch $@
@@ -23,27 +23,41 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/test.txt
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/demo.py
 
-# All tests, the proof rig included; coverage is measured on everything but the rig. Two at a time: most of the slow ones
-# wait for something. Beside the quick ones run those that wait for schedulers.
+# All tests, the proof rig included; coverage is measured on everything but the rig. Many wait for other processes, the
+# slow ones most of all: there are more of them at a time than processors. Beside them run those that wait for
+# schedulers, and then the tests of the rig, which forks and so has a process to itself.
 test: $(VENV)/dev.stamp lint
 	tests/components
 	rm -f .coverage .coverage.* .coverage-*
-	$(MAKE) -j 2 --output-sync=recurse test-quick test-schedulers
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not crash and not scheduler" --ignore=tests/crash \
-		$(COV) --cov-append $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "not crash" tests/crash $(COV) --cov-append $(PYTEST_ARGS)
+	$(MAKE) -j 2 --output-sync=target test-own test-beside
 	$(BIN)/coverage combine -q --append .coverage-*
 	$(BIN)/coverage report
 	$(MAKE) crash
 
+test-own: $(VENV)/dev.stamp
+	$(MAKE) test-quick
+	$(MAKE) test-slow
+
+test-beside: $(VENV)/dev.stamp
+	$(MAKE) test-schedulers
+	$(MAKE) test-rig
+
 test-quick: $(VENV)/dev.stamp
 	COVERAGE_OF_CHILDREN=$(CURDIR)/.coverage-children \
-		$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
+		$(BIN)/python -m pytest -n 3 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
 			$(COV) $(PYTEST_ARGS)
+
+test-slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "slow and not crash and not scheduler" --ignore=tests/crash \
+		$(COV) --cov-append $(PYTEST_ARGS)
 
 test-schedulers: $(VENV)/dev.stamp
 	COVERAGE_FILE=$(CURDIR)/.coverage-schedulers \
 		$(BIN)/python -m pytest -n 4 --dist loadfile -m scheduler $(COV) $(PYTEST_ARGS)
+
+test-rig: $(VENV)/dev.stamp
+	COVERAGE_FILE=$(CURDIR)/.coverage-rig \
+		$(BIN)/python -m pytest -m "not crash" tests/crash $(COV) $(PYTEST_ARGS)
 
 # The inner loop, under three minutes: without the tests that start many programs, or generate many cases.
 LATER := background multiprocess proving supervising doors integrations properties agent crash docs/test_examples.py \

@@ -51,7 +51,8 @@ def test_the_version_is_said_without_a_parser_and_without_typing():
 def test_a_listing_loads_nothing_heavy(run):
     plain, with_options = _modules_after("ls", run), _modules_after("ls", run, "-n", 1)
 
-    assert not plain & {"argparse", *_HEAVY}
+    assert not plain & {"argparse", "contextlib", "importlib", *_HEAVY}
+    assert sys.version_info >= (3, 14) or "typing" not in plain
     assert "argparse" in with_options
     assert not with_options & set(_HEAVY)
 
@@ -183,6 +184,26 @@ run()
 
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == "\nholdfast: interrupted\n"
+
+
+@pytest.mark.parametrize("registers", ["", "atexit.register(print, 'at the end')"])
+def test_a_listing_ends_at_once_but_not_before_all_is_said_and_done(run, registers):
+    code = f"""
+import atexit, sys
+{registers}
+sys.argv = ["holdfast", "ls", {str(run)!r}]
+from holdfast.cli.main import run
+run()
+"""
+    path = os.pathsep.join([_SOURCE, *(entry for entry in sys.path if entry.endswith("site-packages"))])
+    # -S, and no more: what an environment registers itself (coverage does) would hide what happens without it.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+
+    assert ("at the end" in done.stdout) is bool(registers)
+    assert ", which has ended\n" in done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "ls {run}", "show {run} --json", "show missing --json"])

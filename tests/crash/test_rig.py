@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import native
 from tests.crash.agent_sequences import AGENT_SEQUENCES
+from tests.crash.beside import Beside
 from tests.crash.damage import flip_every_bit, replace_every_file
 from tests.crash.explore import explore, replay
 from tests.crash.fuzz import fuzz
@@ -135,6 +136,33 @@ def test_a_broken_variant_is_caught(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
 
     assert try_mutant(mutant).startswith("caught ")
+
+
+@pytest.mark.skipif(why_not() != "", reason=why_not() or "power can be cut here")
+def test_parts_that_run_beside_the_others_are_told_and_counted_with_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash", "--quick", "--seed=1", "--only=fuzzed", "--only=power_cuts"],
+        cwd=_ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+
+    *said, last = done.stdout.splitlines()
+    assert [line.split()[0] for line in said] == ["fuzzed", "power_cuts"]
+    assert {name: count for name, count in json.loads(last).items() if count} == {"fuzzed": 600, "power_cuts": 12}
+
+
+def test_parts_beside_the_others_that_end_without_counts_are_a_violation(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(_ROOT)
+
+    with Beside(["--only=nothing"]) as others:
+        found = others.wait()
+
+    assert found == {"violations": 1}
+    assert "ended with status 2" in capfd.readouterr().out
 
 
 @pytest.mark.crash

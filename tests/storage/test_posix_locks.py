@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import RunBusyError, StorageError, UsageError
-from holdfast.storage.files import Files
+from holdfast.storage.files import Files, Start
 from holdfast.storage.posix import PosixStore
 from holdfast.storage.posix_locks import let_go
 from holdfast.testing import FakeClock, Fault, FaultyFiles
@@ -150,6 +150,23 @@ def test_a_reader_opened_before_the_hold_does_not_drop_it_when_it_closes(store: 
 
     reader.close()
 
+    assert other.ask("store.is_held('attempts/1')") == "True"
+
+
+def test_a_blob_that_another_thread_holds_since_it_was_opened_stays_held(
+    run: Path, store: PosixStore, other: _Process
+) -> None:
+    class Held(Files):
+        def open_starts(self, root: int, groups: Sequence[str], name: str, size_bytes: int) -> list[Start] | None:
+            found = Files().open_starts(root, groups, name, size_bytes)
+            assert store.hold("attempts/1")
+            return found
+
+    store.publish("attempts/1", b"me")
+
+    found = PosixStore(run, files=Held()).list_heads(["attempts"], "1", 10)
+
+    assert list(found) == [b"me"]
     assert other.ask("store.is_held('attempts/1')") == "True"
 
 

@@ -80,9 +80,8 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
 
 
 def _run(command: str, arguments: Sequence[str], out: "Output") -> int:
-    from importlib import import_module
-
-    module = import_module(module_of(command))
+    __import__(module_of(command))  # importlib would be loaded for it
+    module = sys.modules[module_of(command)]
     parse_plain = getattr(module, "parse_plain", None)  # for a command that is to start at once
     parsed = parse_plain(arguments) if parse_plain is not None else None
     if parsed is None:

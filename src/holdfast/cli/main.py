@@ -1,5 +1,6 @@
 """The `holdfast` command. Whatever happens becomes an exit status: also Ctrl-C before the rest could be imported."""
 
+import atexit
 import gc
 import os
 import sys
@@ -15,12 +16,16 @@ __all__ = ["main", "run"]
 
 def run() -> "NoReturn":
     """The entry point of the command."""
-    if sys.argv[1:2] == ["ls"]:
+    is_listing = sys.argv[1:2] == ["ls"]
+    if is_listing:
         gc.disable()  # a listing makes thousands of small values, none of them garbage before it ends
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: `>&-`
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  open until the end
     code = main(sys.argv[1:])
+    # To take every module and value apart would be a twentieth of a listing. All of it is printed and flushed by now.
+    if is_listing and code == 0 and not atexit._ncallbacks():
+        os._exit(code)
     gc.freeze()  # Python looks for garbage once more when it ends; the system takes all of it anyway
     sys.exit(code)
 

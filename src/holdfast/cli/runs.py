@@ -2,9 +2,9 @@
 
 import os
 from types import TracebackType
-from typing import NamedTuple
 
 from holdfast.core.errors import UsageError
+from holdfast.core.light_typing import NamedTuple
 from holdfast.core.names import MARKER_NAME, parse_checkpoint_id
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.identity import identify

@@ -40,7 +40,7 @@ def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
             words.append("verified")
         found[checkpoint.id] = tuple(words) or ("committed" if DISK in checkpoint.where else "staged",)
     try:
-        found[latest(checkpoints).id] += ("latest",)
+        found[latest(checkpoints, live=live).id] += ("latest",)
     except NoCheckpointError:
         pass  # none that a restore could take
     return found

@@ -5,9 +5,9 @@ Light on purpose: `holdfast ls` shows one and must start at once.
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, TextIO
 
 from holdfast.core.errors import printable
+from holdfast.core.light_typing import NamedTuple, TextIO
 
 __all__ = ["Cell", "Column", "Rendered", "Style", "fit", "paint", "render", "terminal_width", "use_colour"]
 

@@ -211,7 +211,9 @@ def _invalid(where: str, name: str) -> FormatError:
 
 
 def _are_metrics(values: dict[str, object]) -> bool:
-    return len(values) <= MAX_METRICS and all(map(_is_metric, values.values()))
+    return len(values) <= MAX_METRICS and (
+        set(map(type, values.values())) == _FLOATS or all(map(_is_metric, values.values()))
+    )
 
 
 def _is_metric(value: object) -> bool:
@@ -240,6 +242,7 @@ def _is_fork(value: object) -> bool:
 
 
 _Null = type(None)
+_FLOATS = {float}
 _COUNT_BITS = 63
 _COUNT_END = 1 << _COUNT_BITS
 _LARGEST_FLOAT = sys.float_info.max

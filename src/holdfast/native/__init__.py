@@ -1,34 +1,40 @@
-"""Chunks that are moved and checked in one pass, past the caches: where the native part was built for this processor.
+"""What is done in C where it was built: chunks that are moved and checked in one pass, and starts of many files.
 
-Without it, and with `HOLDFAST_NATIVE=0`, both say that they cannot.
+Where it was not built, or not for this processor, and with `HOLDFAST_NATIVE=0`, each says that it cannot.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-__all__ = ["gather", "is_built", "scatter"]
+__all__ = ["gather", "is_built", "open_starts", "scatter"]
 
 # Shorter ones are soon looked at again, and XXH3 takes another way for some of them.
 _LEAST_BYTES = 16 << 10
 
 
-def _load() -> ModuleType | None:
-    if os.environ.get("HOLDFAST_NATIVE") == "0":
-        return None
+_loaded: dict[str, ModuleType | None] = {}
+
+
+def _part(name: str) -> ModuleType | None:
+    """Loaded when it is used first: a listing needs one of them, a save the other."""
+    if name not in _loaded:
+        _loaded[name] = None if os.environ.get("HOLDFAST_NATIVE") == "0" else _load(name)
+    return _loaded[name]
+
+
+def _load(name: str) -> ModuleType | None:
     try:
-        from holdfast.native import _streams as built
+        __import__(f"holdfast.native.{name}")  # importlib would be loaded for it, and a listing is to start at once
     except ImportError:  # not built, or another processor
         return None
-    return built
-
-
-_streams = _load()
+    return sys.modules[f"holdfast.native.{name}"]
 
 
 def is_built() -> bool:
-    """Whether it is there, and used."""
-    return _streams is not None
+    """Whether chunks are moved that way."""
+    return _part("_streams") is not None
 
 
 def gather(target: memoryview, parts: Sequence[memoryview]) -> str | None:
@@ -36,9 +42,10 @@ def gather(target: memoryview, parts: Sequence[memoryview]) -> str | None:
 
     None where that cannot be done this way.
     """
-    if _streams is None or target.nbytes < _LEAST_BYTES:
+    built = _part("_streams")
+    if built is None or target.nbytes < _LEAST_BYTES:
         return None
-    checksum: str = _streams.gather(target, parts)
+    checksum: str = built.gather(target, parts)
     return checksum
 
 
@@ -47,7 +54,25 @@ def scatter(source: memoryview, parts: Sequence[memoryview]) -> str | None:
 
     None where that cannot be done this way, or some of the source cannot be read; then the parts hold anything.
     """
-    if _streams is None or source.nbytes < _LEAST_BYTES:
+    built = _part("_streams")
+    if built is None or source.nbytes < _LEAST_BYTES:
         return None
-    checksum: str | None = _streams.scatter(source, parts)
+    checksum: str | None = built.scatter(source, parts)
     return checksum
+
+
+def open_starts(
+    root: int, groups: Sequence[str], name: str, size_bytes: int
+) -> list[tuple[int, int, int, bytes | int] | int | None] | None:
+    """`group/name` of each group below the root, open, with its first bytes: descriptor, device, inode, and those.
+
+    No link is followed. None for what is not there, or is no ordinary file; an `errno` in the place of what failed.
+    None for all where that cannot be done this way.
+    """
+    built = _part("_starts")
+    if built is None:
+        return None
+    starts: list[tuple[int, int, int, bytes | int] | int | None] = built.open_starts(
+        root, list(groups), name, size_bytes
+    )
+    return starts

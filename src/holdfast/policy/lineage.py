@@ -81,12 +81,12 @@ def abandoned_tips(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName])
     return {c.id for c in newest.values() if continued.get(c.attempt, -1) < c.step}
 
 
-def latest(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
-    """What `choose` takes first for "latest"; NoCheckpointError where there is none."""
+def latest(checkpoints: Iterable[Checkpoint], *, live: Set[CheckpointName] | None = None) -> Checkpoint:
+    """What `choose` takes first for "latest"; NoCheckpointError where there is none. `live` is their line, if known."""
     ordered = in_order(checkpoints)
     if not ordered:
         raise _none_yet("latest")
-    return _latest(ordered)
+    return _latest(ordered, live_line(ordered) if live is None else live)
 
 
 def healthy_before_suspects(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName]) -> Checkpoint | None:
@@ -194,7 +194,7 @@ def _chosen(ordered: list[Checkpoint], which: str | int, *, by: str | None, mode
     if isinstance(which, int):
         return _at_step(ordered, which)
     if which == "latest":
-        return _latest(ordered)
+        return _latest(ordered, live_line(ordered))
     if which == HEALTHY:
         return _healthy(ordered)
     if which == "best":
@@ -202,8 +202,7 @@ def _chosen(ordered: list[Checkpoint], which: str | int, *, by: str | None, mode
     return _by_id(ordered, which)
 
 
-def _latest(ordered: list[Checkpoint]) -> Checkpoint:
-    live = live_line(ordered)
+def _latest(ordered: list[Checkpoint], live: Set[CheckpointName]) -> Checkpoint:
     newest = next(c for c in reversed(ordered) if c.id in live)
     usable = [c for c in ordered if not c.quarantined]
     line = [c for c in usable if c.id in live]

@@ -24,6 +24,7 @@ __all__ = [
     "Files",
     "Info",
     "Space",
+    "Start",
     "close_quietly",
     "direct_io_is_refused",
     "read_some",
@@ -52,6 +53,13 @@ class FileKind:
 
 
 _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY}
+
+
+Start = tuple[int, int, int, bytes | int] | int | None
+"""A file that was just opened: descriptor, device, inode, and its first bytes or why they cannot be read (an `errno`).
+
+An `errno` alone where it could not be opened, None where it is not there or no ordinary file.
+"""
 
 
 class Info(NamedTuple):
@@ -105,6 +113,14 @@ class Files:
 
     def open_read(self, parent: int, name: str, *, direct: bool = False) -> int:
         return os.open(name, _READ_FLAGS | os.O_DIRECT if direct else _READ_FLAGS, dir_fd=parent)
+
+    def open_starts(self, root: int, groups: Sequence[str], name: str, size_bytes: int) -> "list[Start] | None":
+        """`group/name` of each group, open, with its first bytes; None where they have to be opened one by one."""
+        if type(self) is not Files:
+            return None  # whoever overrides a single call is to see all of them
+        from holdfast import native  # only of use to a listing
+
+        return native.open_starts(root, groups, name, size_bytes)
 
     def open_append(self, parent: int, name: str, mode: int) -> int:
         """A file to append to and to lock, made if it is not there."""

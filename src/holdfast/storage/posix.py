@@ -19,6 +19,7 @@ from holdfast.storage.posix_locks import (
     open_blob,
     put_back,
     read_start,
+    read_starts,
 )
 from holdfast.storage.retry import retried
 from holdfast.storage.run_directory import open_run_directory
@@ -38,6 +39,8 @@ _T = TypeVar("_T")
 _FILE_MODE = 0o600
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 _REMOVE_ROUNDS = 3
+# As many descriptors are open at a time.
+_READ_AT_ONCE = 32
 
 
 class PosixStore:
@@ -87,8 +90,14 @@ class PosixStore:
 
     def list_heads(self, groups: Sequence[str], name: str, size_bytes: int) -> Sequence[bytes | None]:
         check_name(name)
-        memory = memoryview(bytearray(size_bytes))
-        return [self._head(check_name(group), name, memory) for group in groups]
+        for group in groups:
+            check_name(group)
+
+        def read(root: int) -> list[bytes | None]:
+            some = (groups[begin : begin + _READ_AT_ONCE] for begin in range(0, len(groups), _READ_AT_ONCE))
+            return [head for part in some for head in self._heads(root, part, name, size_bytes)]
+
+        return self._groups.in_root(read)
 
     def read(self, key: str, limit_bytes: int) -> bytes:
         def read_whole(descriptor: int, info: Info) -> bytes:
@@ -273,10 +282,21 @@ class PosixStore:
 
         return self._groups.read_in(group, opened)
 
-    def _head(self, group: str, name: str, memory: memoryview) -> bytes | None:
+    def _heads(self, root: int, groups: Sequence[str], name: str, size_bytes: int) -> Sequence[bytes | None]:
+        starts = read_starts(self._files, root, groups, name, size_bytes)
+        memory = memoryview(bytearray(size_bytes))
+        if starts is None:
+            return [self._head(root, group, name, memory) for group in groups]
+        # What failed is tried again, and told, one by one.
+        return [
+            self._head(root, group, name, memory) if isinstance(start, int) else start
+            for group, start in zip(groups, starts, strict=True)
+        ]
+
+    def _head(self, root: int, group: str, name: str, memory: memoryview) -> bytes | None:
         # A listing asks for a thousand: what `read_in` and a boundary would add is paid only where something fails.
         try:
-            return retried(self._read_start, self._clock, group, name, memory)
+            return retried(read_start, self._clock, self._files, root, group, name, memory)
         except OSError as error:
             if error.errno in _NOT_THERE:
                 return None
@@ -284,13 +304,6 @@ class PosixStore:
                 raise
         except IntegrityError:
             return None  # not a file
-
-    def _read_start(self, group: str, name: str, memory: memoryview) -> bytes:
-        parent = self._files.open_dir(self._groups.root, group)
-        try:
-            return read_start(self._files, parent, name, memory)
-        finally:
-            close_quietly(self._files, parent)
 
     def _append(self, parent: int, name: str, line: bytes, *, durable: bool, where: str) -> None:
         from holdfast.storage.posix_writer import append_all

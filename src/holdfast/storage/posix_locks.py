@@ -11,8 +11,9 @@ not stop those who write elsewhere.
 import errno
 import os
 from _thread import RLock, allocate_lock  # what `threading` has, without the time to load it for a listing
+from collections.abc import Sequence
 
-from holdfast.storage.files import Files, Info, close_quietly, read_through
+from holdfast.storage.files import Files, Info, Start, close_quietly, read_through
 from holdfast.storage.translate import check_ordinary
 
 # As in holdfast/__init__.py: `holdfast ls` is to start at once.
@@ -32,6 +33,7 @@ __all__ = [
     "open_blob",
     "put_back",
     "read_start",
+    "read_starts",
     "try_lock",
     "unlock",
 ]
@@ -144,27 +146,70 @@ def open_blob(files: Files, parent: int, name: str, where: str, *, direct: bool 
     return descriptor, info
 
 
-def read_start(files: Files, parent: int, name: str, memory: memoryview) -> bytes:
+def read_start(files: Files, root: int, group: str, name: str, memory: memoryview) -> bytes:
     """The first bytes of a blob, as many as fit into the memory: `open_blob`, `read_through` and `put_back` in one.
 
     A listing asks for a thousand. Most processes that list have locked nothing, and look that up only once then.
     """
     registry = current_registry()
-    if registry.kept:
-        descriptor, info = open_blob(files, parent, name, name)
-    else:
-        descriptor = files.open_read(parent, name)
-        try:
-            info = files.info(descriptor)
-        except BaseException:
-            close_quietly(files, descriptor)
-            raise
+    parent = files.open_dir(root, group)
+    try:
+        if registry.kept:
+            descriptor, info = open_blob(files, parent, name, name)
+        else:
+            descriptor = files.open_read(parent, name)
+            try:
+                info = files.info(descriptor)
+            except BaseException:
+                close_quietly(files, descriptor)
+                raise
+    finally:
+        close_quietly(files, parent)
     try:
         check_ordinary(info, name)
         size_bytes = info.size_bytes
         return read_through(files, descriptor, memory if size_bytes >= len(memory) else memory[:size_bytes])
     finally:
         put_back(files, descriptor, info)
+
+
+def read_starts(
+    files: Files, root: int, groups: Sequence[str], name: str, size_bytes: int
+) -> "list[bytes | int | None] | None":
+    """`read_start` of each group, all at once; None where they have to be read one by one.
+
+    None for a blob that is not there or no file, an `errno` for one that could not be read.
+    """
+    registry = current_registry()
+    if registry.kept:
+        return None  # they are read through descriptors that are kept for it
+    starts = files.open_starts(root, groups, name, size_bytes)
+    if starts is None:
+        return None
+    _close_starts(registry, files, starts)
+    return [start[-1] if isinstance(start, tuple) else start for start in starts]
+
+
+def _close_starts(registry: Registry, files: Files, starts: "list[Start]") -> None:
+    closing: list[tuple[int, _Identity]] = []
+    who = object()
+    try:
+        with registry.guard:
+            for start in starts:
+                if isinstance(start, tuple):
+                    descriptor, device, inode, _ = start
+                    kept = registry.kept.get((device, inode))
+                    if kept is not None:  # by another thread, since they were opened
+                        kept.spare.append(descriptor)
+                        continue
+                    closing.append((descriptor, (device, inode)))
+                    registry.begin_closing((device, inode), who)
+        for descriptor, _ in closing:
+            close_quietly(files, descriptor)
+    finally:
+        with registry.guard:
+            for _, identity in closing:
+                registry.end_closing(identity, who)
 
 
 def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:

@@ -34,6 +34,7 @@ READING_METHODS = frozenset(
         "open_root",
         "open_dir",
         "open_read",
+        "open_starts",
         "read_at",
         "map",
         "is_cached_at",
@@ -115,6 +116,9 @@ class FaultyFiles(Files):
 
     def open_read(self, parent: int, name: str, *, direct: bool = False) -> int:
         return self._call("open_read", lambda: self.inner.open_read(parent, name, direct=direct))
+
+    def open_starts(self, root: int, groups: Sequence[str], name: str, size_bytes: int) -> None:  # noqa: ARG002 - opens are to be counted
+        return None
 
     def open_append(self, parent: int, name: str, mode: int) -> int:
         return self._call("open_append", lambda: self.inner.open_append(parent, name, mode))

@@ -109,6 +109,9 @@ class MemoryFiles(Files):
     def open_read(self, parent: int, name: str, *, direct: bool = False) -> int:  # noqa: ARG002 - no page cache
         return self._open_node(self._entry(parent, name))
 
+    def open_starts(self, root: int, groups: Sequence[str], name: str, size_bytes: int) -> None:  # noqa: ARG002 - as the others do
+        return None
+
     def open_append(self, parent: int, name: str, mode: int) -> int:
         node = self._node(parent).entries.get(name)
         if node is not None and node.data is None:

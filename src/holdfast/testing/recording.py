@@ -74,6 +74,9 @@ class RecordingFiles(Files):
     def open_read(self, parent: int, name: str, *, direct: bool = False) -> int:
         return self.inner.open_read(parent, name, direct=direct)
 
+    def open_starts(self, root: int, groups: Sequence[str], name: str, size_bytes: int) -> None:  # noqa: ARG002 - opens are to be recorded
+        return None
+
     def open_append(self, parent: int, name: str, mode: int) -> int:
         is_new = all(name != found for found, _ in self.inner.list_dir(parent))
         descriptor = self.inner.open_append(parent, name, mode)

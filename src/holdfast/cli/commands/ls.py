@@ -4,10 +4,9 @@ import os
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from holdfast.cli.exit_codes import OK
-from holdfast.cli.memory import with_memory
+from holdfast.cli.memory import WithMemory
 from holdfast.cli.output import Output
 from holdfast.cli.runs import Run, find_runs, parse_place
 from holdfast.cli.states import STATE_STYLES, States, describe, states_of
@@ -21,6 +20,8 @@ from holdfast.engine.holders import Holder, is_being_written, latest_holder
 from holdfast.policy.lineage import in_order
 from holdfast.proving.stored import StoredVerdict, read_verdict
 
+# As in holdfast/__init__.py: it is to start at once.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
@@ -65,7 +66,7 @@ def run(arguments: "argparse.Namespace | SimpleNamespace", out: Output) -> int:
         runs = find_runs(path)
         if runs or not os.listdir(path):
             return _list_runs(path, runs, out)
-    with Run(path) as opened, with_memory(opened, opened.catalog()) as (catalog, _):
+    with Run(path) as opened, WithMemory(opened, opened.catalog()) as (catalog, _):
         return _list_checkpoints(opened, catalog, arguments, out)
 
 
@@ -97,16 +98,25 @@ def _list_checkpoints(
 
 
 def _columns(shown: Sequence[Checkpoint], states: dict[str, States], *, with_ids: bool) -> list[_Filled]:
-    """The columns, each with its cells. Whole columns at a time: a listing has thousands of cells."""
+    """The columns, each with its cells. Whole columns at a time: a listing has thousands of cells.
+
+    A checkpoint of which only the name can be read has the sequence number 0.
+    """
     now_s = time.time()
     several = len({c.attempt for c in shown}) > 1
+    ages_s = [int(now_s - c.utc_s) if c.seq > 0 else None for c in shown]
+    ages = {age_s: "?" if age_s is None else age(age_s) for age_s in set(ages_s)}
+    sizes = {size_bytes: size(size_bytes) for size_bytes in {c.size_bytes for c in shown}}
     state_cells = {words: Cell(", ".join(words), STATE_STYLES[words[0]]) for words in set(states.values())}
     return [
         (Column("step", right=True, style=Style.BOLD), [str(c.step) for c in shown]),
         (Column("epoch", right=True, drop=_DROP_EPOCH), ["" if c.epoch is None else str(c.epoch) for c in shown]),
         (Column("attempt", right=True, drop=_DROP_ATTEMPT), [str(c.attempt) if several else "" for c in shown]),
-        (Column("age", right=True), [age(now_s - c.utc_s) if _is_readable(c) else "?" for c in shown]),
-        (Column("size", right=True), [size(c.size_bytes) if _is_readable(c) else "?" for c in shown]),
+        (
+            Column("age", right=True),
+            [ages[age_s] for age_s in ages_s],
+        ),
+        (Column("size", right=True), [sizes[c.size_bytes] if c.seq > 0 else "?" for c in shown]),
         *(_metric_column(shown, place, name) for place, name in enumerate(_metric_names(shown))),
         (Column("where", drop=_DROP_WHERE), [", ".join(c.where) for c in shown]),
         (Column("state"), [state_cells[states[c.id]] for c in shown]),
@@ -124,13 +134,11 @@ def _dimmed(row: Sequence[Cell | str]) -> Sequence[Cell | str]:
     return [cell if isinstance(cell, Cell) else Cell(cell, Style.DIM) for cell in row]
 
 
-def _is_readable(checkpoint: Checkpoint) -> bool:
-    return checkpoint.seq > 0
-
-
 def _remark(checkpoint: Checkpoint) -> str:
-    said = [*(f"#{tag}" for tag in checkpoint.tags), checkpoint.note or checkpoint.suspect]
-    return checkpoint.quarantined or " ".join(said).strip()
+    text = checkpoint.quarantined or checkpoint.note or checkpoint.suspect
+    if checkpoint.quarantined or not checkpoint.tags:
+        return text.strip()
+    return " ".join([*(f"#{tag}" for tag in checkpoint.tags), text]).strip()
 
 
 def _metric_names(shown: Sequence[Checkpoint]) -> list[str]:

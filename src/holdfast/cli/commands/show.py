@@ -9,7 +9,7 @@ from typing import cast
 
 from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import OK
-from holdfast.cli.memory import with_memory
+from holdfast.cli.memory import WithMemory
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, whole
 from holdfast.cli.reading import source_of
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         raise UsageError(f"{arguments.run} is one checkpoint, and {arguments.which} another", hint="name one of them")
     which = place.which or arguments.which or LATEST
     best = best_of(arguments, which)
-    with Run(place.run) as opened, with_memory(opened, opened.catalog()) as (catalog, snapshots):
+    with Run(place.run) as opened, WithMemory(opened, opened.catalog()) as (catalog, snapshots):
         checkpoint = pick(catalog.checkpoints, which, best=best, where=place.run)
         states = states_of(catalog.checkpoints)[checkpoint.id]
         source, in_memory = source_of(opened), DISK not in checkpoint.where

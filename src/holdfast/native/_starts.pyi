@@ -1,0 +1,3 @@
+def open_starts(
+    root: int, groups: list[str], name: str, size_bytes: int
+) -> list[tuple[int, int, int, bytes | int] | int | None]: ...
