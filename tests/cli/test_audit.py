@@ -107,6 +107,19 @@ def test_a_repeated_batch_is_found_with_its_attempt_steps_and_samples(path: Path
     assert [finding[name] for name in ("kind", "attempt", "first_step", "begin", "end")] == ["repeated", 2, 5, 9, 12]
 
 
+def test_the_verdict_is_broken_between_words_on_a_terminal(
+    path: Path, holdfast_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(path, until=4)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = holdfast_command("audit", path).out.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert lines[-2].startswith("every sample exactly once per epoch")
+    assert lines[-1].endswith("batches")
+
+
 def test_a_skipped_batch_is_found(path: Path, holdfast_command: Command) -> None:
     train(path, until=4)
     train(path, until=8, rewind=-3)
@@ -187,6 +200,7 @@ def test_a_manifest_that_is_damaged_is_told_with_the_run_the_step_and_what_to_do
     assert answer.code == 4
     assert "error: run: step 4: " in answer.err
     assert "holdfast audit run STEP" in answer.err
+    assert "`holdfast ls run`" in answer.err
     assert holdfast_command("audit", path, 2).code == 0
 
 

@@ -474,6 +474,18 @@ def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfa
     assert "chmod go-w" in failed.out
 
 
+def test_the_doctor_breaks_lines_between_words_on_a_terminal_and_keeps_them_in_their_column(
+    run, holdfast_command, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "50")
+
+    lines = holdfast_command("doctor", "run", "--speed", "0").out.splitlines()
+
+    at = next(number for number, line in enumerate(lines) if line.startswith("ok    writer "))
+    assert len(lines[at]) <= 50
+    assert lines[at + 1][:19].isspace()
+
+
 def test_the_doctor_names_what_it_cannot_examine_once(tmp_path, holdfast_command):
     (tmp_path / "train.py").touch()
 

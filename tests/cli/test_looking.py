@@ -122,6 +122,17 @@ def test_show_tells_documents_lineage_and_tree(run, holdfast_command):
     assert "progress.seen  400" in answer.out
 
 
+def test_show_breaks_long_facts_between_words_on_a_terminal(run, holdfast_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+
+    lines = holdfast_command("show", "run").out.splitlines()
+
+    at = next(number for number, line in enumerate(lines) if line.startswith("  origin "))
+    assert max(map(len, lines)) <= 60
+    assert lines[at].startswith("  origin      000000020-")
+    assert lines[at + 1] == " " * 14 + "the attempt went on from"
+
+
 def test_show_takes_a_step_best_an_id_and_the_directory_itself(run, holdfast_command):
     folder = next(run.glob("000000040-*"))
 

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.cli.runs import Run
 from holdfast.proving.stored import StoredVerdict, store_verdict
+from holdfast.proving.verdict import Difference, Verdict
 
 _SCRIPTS = Path(__file__).parents[1] / "proving" / "scripts"
 _PROVEN = StoredVerdict("identical", 1794836856.0, 6, 12, None, "", "", "", "python train.py")
@@ -98,6 +99,15 @@ def test_a_proof_is_printed_kept_reported_and_stored(holdfast_command, tmp_path,
     assert "Identical" in (tmp_path / "proof.html").read_text()
     assert {"undisturbed", "again", "interrupted-1"} <= set(os.listdir(tmp_path / "proof"))
     assert "resume proven just now, 2 interruptions, steps up to 12" in holdfast_command("ls", "runs/correct").out
+
+
+def test_differences_that_are_not_listed_are_counted(holdfast_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parted = Verdict("differs", ("false",), ("runs/a",), 1, 12, 1, 2, 0, 4.2, 1794836856.0, 14, 4, step=2)
+    parted = parted._replace(differences=(Difference("w", "float64[8]", "float64[8]"),), more_differences=5)
+    monkeypatch.setattr("holdfast.cli.commands.prove.prove", lambda *_: parted)
+
+    assert "\n  and 5 more\n" in holdfast_command("prove", "--", "false").out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

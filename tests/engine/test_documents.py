@@ -34,8 +34,10 @@ def test_metrics_take_scalars_of_numpy_and_torch():
 
 @pytest.mark.parametrize("value", ["0.5", None, True, [1.0], np.zeros(2), torch.zeros(2), 1j, object()])
 def test_metrics_that_are_not_numbers_are_refused_by_name(value):
-    with pytest.raises(UsageError, match="'loss'"):
+    with pytest.raises(UsageError, match="'loss'") as caught:
         check_metrics({"loss": value})
+
+    assert "loss.mean()" in caught.value.hint  # a tensor of one number is taken as it is
 
 
 @pytest.mark.parametrize("metrics", [[1], {3: 1.0}, {"": 1.0}, {"a\nb": 1.0}, {f"m{i}": 0.0 for i in range(201)}])

@@ -57,6 +57,9 @@ class _Target:
     def ask_to_stop(self, *asked):
         self.asked.append(asked)
 
+    def tell(self, *_, **__):
+        pass
+
 
 def _late(ago_s, grace, actions=None):
     target = _Target()
@@ -74,3 +77,11 @@ def test_what_is_heard_late_has_the_rest_of_its_time_and_none_that_is_over():
 
 def test_who_does_not_stop_at_a_signal_does_not_stop_late_either():
     assert _late(1, Grace(None), {signal.SIGTERM: "save"}) == _late(1, Grace(None), {signal.SIGUSR1: "stop"}) == []
+
+
+def test_the_first_interrupt_does_not_promise_that_the_second_ends_at_once(caplog):
+    target = _Target()  # a second one waits for what is being written; only the third does not
+    Hearing({signal.SIGINT: "stop"}, Grace(None), lambda: target).heard(signal.SIGINT)
+
+    assert "at once" not in caplog.text
+    assert "Ctrl-C again does not wait for the step" in caplog.text

@@ -525,3 +525,8 @@ def test_a_value_of_another_kind_takes_the_place_of_a_container():
     load(store({"s": saved}), state)
 
     assert state["s"] == saved
+
+
+def test_a_single_difference_is_one():
+    with pytest.raises(StateMismatchError, match=r"\(1 difference\), nothing was loaded"):
+        load(store({"a": np.zeros(3)}), {"a": np.zeros(4)})

@@ -245,6 +245,7 @@ def test_a_data_loader_is_refused_with_advice_that_fits(is_iterator):
 
     assert "data: a torch" in caught.value.message
     assert "does not say where it is" in caught.value.message
+    assert "holdfast.data.resumable(loader, seed=7)" in caught.value.hint
     assert "docs/how-to/data-order.md" in caught.value.hint
     assert (Path(__file__).parents[2] / "docs/how-to/data-order.md").exists()
 

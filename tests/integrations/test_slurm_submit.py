@@ -171,6 +171,16 @@ def test_a_job_that_was_not_submitted_is_never_told_as_submitted(tmp_path, monke
         slurm_submit.submit("text", str(tmp_path / "job.sbatch"))
 
 
+def test_what_sbatch_complains_of_in_several_lines_is_told_in_one(tmp_path, monkeypatch):
+    with_sbatch(tmp_path, monkeypatch, "printf 'error: no route\\nfatal: no controller\\n' >&2; exit 1")
+
+    with pytest.raises(UsageError, match="status 1: error: no route; fatal: no controller") as caught:
+        slurm_submit.submit("text", str(tmp_path / "job.sbatch"))
+
+    assert f"`sbatch {tmp_path / 'job.sbatch'}`" in caught.value.hint
+    assert (tmp_path / "job.sbatch").exists()
+
+
 def test_the_number_is_told_with_or_without_the_name_of_a_cluster(tmp_path, monkeypatch):
     with_sbatch(tmp_path, monkeypatch, "echo 'sbatch: a remark'; echo '4711;cluster'")
 

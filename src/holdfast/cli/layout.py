@@ -8,7 +8,7 @@ from holdfast.cli.output import Output
 from holdfast.cli.table import Cell, Column, Style, paint, render
 from holdfast.core.errors import printable
 
-__all__ = ["print_fact", "print_reasons", "print_title"]
+__all__ = ["lines_beside", "print_fact", "print_reasons", "print_title"]
 
 _LABEL_WIDTH = 15
 _TEXT_WIDTH = 110  # longer lines of prose are hard to read
@@ -16,6 +16,15 @@ _LEAST_TEXT_WIDTH = 30
 _NARROW = 60  # texts are not put beside their label any more
 _TIED = "\N{NO-BREAK SPACE}"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|[KMGT]iB)(?!\w))")
+
+
+def lines_beside(text: str, indent: int, out: Output) -> list[str]:
+    """Lines of the text, `indent` characters from the edge of a terminal; a pipe gets one. Paths are not broken."""
+    text = printable(text)
+    if out.width is None:
+        return [text]
+    room = max(out.width - indent, _LEAST_TEXT_WIDTH)
+    return wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def print_title(title: str, out: Output) -> None:

@@ -58,8 +58,8 @@ _STATE_HOOKS = (
 _WRAP = 'put it into a dict, which is filled in place: {"config": {"lr": lr}}'
 _FOR_OBJECTS = "give it state_dict and load_state_dict, or put what changes in it into the state instead"
 _FOR_LOADERS = (
-    "put what its order is made of into the state (a generator, or the permutation and the position in it), "
-    "or use a loader with state_dict: see docs/how-to/data-order.md"
+    "data = holdfast.data.resumable(loader, seed=7), put that into the state instead, and take the batches from it: "
+    "see docs/how-to/data-order.md"
 )
 
 

@@ -97,7 +97,8 @@ def _number(name: object, value: object) -> float:
     is_scalar = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
     if isinstance(value, bool | str | bytes) or not is_scalar or not hasattr(value, "__float__"):
         raise UsageError(
-            f"metric {name!r} is {type(value).__name__}, expected a number", hint="for a tensor: loss.item()"
+            f"metric {name!r} is {type(value).__name__}, expected a number",
+            hint="a float, or an array or tensor of one number: loss.mean()",
         )
     item = getattr(value, "item", None)  # of a tensor: no warning about gradients, and one transfer from a device
     try:

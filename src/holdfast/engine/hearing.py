@@ -158,7 +158,7 @@ class Hearing:
             _log.info("%s: saving at the end of this step", name)
         elif number == signal.SIGINT:
             again = "ending as soon as what is being written is durable; once more ends it at once"
-            first = "saving at the end of this step, and stopping; Ctrl-C again ends it at once"
+            first = "saving at the end of this step, and stopping; Ctrl-C again does not wait for the step"
             _log.warning("%s: %s", name, again if self._interrupts > 1 else first)
         else:
             sure_s, likely_s = self._grace.of(number)

@@ -99,7 +99,8 @@ def match_state(
     matcher.check_sharing()
     if matcher.problems:
         hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else matcher.hint
-        message = f"the checkpoint does not fit the program ({len(matcher.problems)} differences), nothing was loaded:"
+        differences = "1 difference" if len(matcher.problems) == 1 else f"{len(matcher.problems)} differences"
+        message = f"the checkpoint does not fit the program ({differences}), nothing was loaded:"
         raise StateMismatchError(message, problems=matcher.problems, hint=hint)
     filling = fill_targets(matcher.targets, matcher.memory)
     return MatchPlan(filling, parts, skipped=matcher.skipped, unknown_classes=matcher.unknown_classes)

@@ -145,8 +145,11 @@ def submit(text: str, path: str) -> str:
     said, complaint = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     number = _NUMBER.match(said.splitlines()[-1]) if said else None
     if done.returncode != 0 or number is None:
-        found = printable(complaint or said or "no word")[:1000]
-        raise UsageError(f"sbatch: status {done.returncode}: {found}", hint=f"the script is {path}; sbatch reads it so")
+        found = "; ".join(map(printable, (complaint or said or "no word").splitlines()))[:1000]
+        raise UsageError(
+            f"sbatch: status {done.returncode}: {found}",
+            hint=f"the script is kept: when sbatch can take it, submit it by `sbatch {path}`",
+        )
     return number[1]
 
 

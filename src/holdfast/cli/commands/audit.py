@@ -7,6 +7,7 @@ from itertools import groupby
 
 from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import NO, OK
+from holdfast.cli.layout import lines_beside
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
 from holdfast.cli.progress import progress_bar
@@ -83,7 +84,7 @@ def _body(run: Run, checkpoint: Checkpoint, where: str) -> Body:
     try:
         return read_manifest(source_of(run), checkpoint.id).body
     except FormatError as error:
-        hint = error.hint or f"`holdfast list {where}` has the others; `holdfast audit {where} STEP` judges one of them"
+        hint = error.hint or f"`holdfast ls {where}` has the others; `holdfast audit {where} STEP` judges one of them"
         raise type(error)(f"{where}: step {checkpoint.step}: {error.message}", hint=hint) from error
 
 
@@ -185,7 +186,8 @@ def _print_verdict(sources: Sequence[SourceAudit], out: Output) -> None:
     else:
         samples = f"by position, and the samples of {compared:,} of {entries:,} entries were compared"
     batches = count(sum(epoch.batches for source in sources for epoch in source.epochs), "batch", "batches")
-    out.line(f"every sample exactly once per epoch, in order, {samples}: {batches}", Style.GREEN)
+    for line in lines_beside(f"every sample exactly once per epoch, in order, {samples}: {batches}", 0, out):
+        out.line(line, Style.GREEN)
 
 
 def _range(first: int, last: int) -> str:

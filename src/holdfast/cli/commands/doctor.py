@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from holdfast.cli.exit_codes import NO, OK
+from holdfast.cli.layout import lines_beside
 from holdfast.cli.output import Output
 from holdfast.cli.progress import progress_bar
 from holdfast.cli.runs import Run
@@ -36,6 +37,7 @@ EXAMPLES = (
     "holdfast doctor runs/mnist --speed 0 --strict  # in a job script",
     "holdfast doctor --script job.sh runs/mnist     # knows from the run how long a checkpoint takes",
 )
+_INDENT = 19  # of what was found: behind status and name
 _MOST_SCRIPT_BYTES = 4 << 20  # as much as Slurm takes by default
 _STYLES = {doctor.OK: Style.GREEN, doctor.WARN: Style.YELLOW, doctor.FAIL: Style.RED}
 
@@ -119,8 +121,9 @@ def _checkpoint_s(path: str) -> float | None:
 
 
 def _report(finding: Finding, out: Output) -> None:
-    out.pieces(
-        (f"{finding.status:<4}", _STYLES[finding.status]), (f"  {finding.what:<12} {finding.found}", Style.PLAIN)
-    )
-    if finding.advice:
-        out.line(f"      {'':<12} {finding.advice}", Style.DIM)
+    first, *more = lines_beside(finding.found, _INDENT, out)
+    out.pieces((f"{finding.status:<4}", _STYLES[finding.status]), (f"  {finding.what:<12} {first}", Style.PLAIN))
+    for line in more:
+        out.line(" " * _INDENT + line)
+    if finding.advice:  # whole: it may end in a command, to be copied
+        out.line(" " * _INDENT + finding.advice, Style.DIM)

@@ -207,7 +207,7 @@ def _print(verdict: Verdict, out: Output) -> None:
     for item in verdict.differences:
         _print_difference(item, out, width)
     if verdict.more_differences:
-        out.line(f"  and {count(verdict.more_differences, 'more')}", Style.DIM)
+        out.line(f"  and {verdict.more_differences:,} more", Style.DIM)
     for number, cause in enumerate(verdict.causes):
         out.line()
         _print_cause(cause, "likely cause" if number == 0 else "also", out, width)

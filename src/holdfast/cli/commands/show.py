@@ -9,6 +9,7 @@ from typing import cast
 
 from holdfast.cli.choosing import LATEST, best_of, pick
 from holdfast.cli.exit_codes import OK
+from holdfast.cli.layout import lines_beside
 from holdfast.cli.memory import WithMemory
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, whole
@@ -78,7 +79,10 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     out.pieces((f"{place.run}  step {checkpoint.step}  ", Style.BOLD), (", ".join(states), STATE_STYLES[states[0]]))
     for label, text in _facts(checkpoint, body, pin_note):
         if text:
-            out.pieces((f"  {label:<{_LABEL_WIDTH}}", Style.DIM), (text, Style.PLAIN))
+            first, *more = lines_beside(text, 2 + _LABEL_WIDTH, out)
+            out.pieces((f"  {label:<{_LABEL_WIDTH}}", Style.DIM), (first, Style.PLAIN))
+            for line in more:
+                out.line(f"  {'':<{_LABEL_WIDTH}}{line}")
     if drift is not None:
         _print_drift(drift, out)
     out.line()
