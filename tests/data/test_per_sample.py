@@ -3,6 +3,7 @@
 import pickle
 import random
 import struct
+import subprocess
 import sys
 
 import numpy as np
@@ -337,3 +338,47 @@ def test_an_interrupted_sample_leaves_the_generators_as_they_were():
         with pytest.raises(KeyboardInterrupt):
             one.batch(0, [1], interrupted, list)
         assert all_states() == before
+
+
+_LAZY = """
+import subprocess
+import sys
+from holdfast.data.per_sample import PerSample
+
+def make(index):
+    import torch
+    return float(torch.rand(1))
+
+def make_at_once(indices):
+    return [make(index) for index in indices]
+
+assert "torch" not in sys.modules
+per_sample = PerSample(7)
+if sys.argv[1] == "batch":
+    first, again, fresh = (one.batch(0, [3, 4], make, list) for one in (per_sample, per_sample, PerSample(7)))
+elif sys.argv[1] == "late":
+    per_sample.batch(0, [1, 2], float, list)
+    first, again, fresh = (one.batch(0, [3, 4], make, list) for one in (per_sample, per_sample, PerSample(7)))
+else:
+    first, again, fresh = (one.at_once(0, [3, 4], make_at_once) for one in (per_sample, per_sample, PerSample(7)))
+import torch
+assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(torch.initial_seed())))
+print(first == again == fresh)
+"""
+
+
+@pytest.mark.parametrize("kind", ["batch", "late", "at once"])
+def test_a_sample_that_imports_torch_itself_is_seeded_as_well(kind):
+    done = subprocess.run([sys.executable, "-c", _LAZY, kind], capture_output=True, text=True, timeout=120)
+
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_program_may_put_another_function_in_the_place_of_that_of_random(monkeypatch):
+    draw = random.random
+    monkeypatch.setattr(random, "random", lambda: draw())
+
+    one, other = (PerSample(7).batch(0, [1, 2], lambda index: random.random(), list) for _ in range(2))
+
+    assert one == other
+    assert one[0] != one[1]

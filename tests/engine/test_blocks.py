@@ -68,7 +68,8 @@ def test_further_interrupts_do_not_hurry_threads_that_still_work(kind):
 
     before, lost = signal.signal(signal.SIGINT, interrupt), len(blocks._never_lent_again)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        # The other one: where it came within the few lines of a wait that have let go of the lock.
+        with pytest.raises((KeyboardInterrupt, RuntimeError)):
             run_workers(work, 1_000_000, 2) if kind == "workers" else _collect(1_000_000, 2, fill=impatient)
         finished_when_raised = len(finished)
     finally:

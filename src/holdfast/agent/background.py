@@ -186,17 +186,17 @@ class Background:
                 self._newest[index] = generation
         finally:
             self.drop(index)
-        pending.note_staged()
         session = self._session
-        message = Write(
-            index,
-            generation,
-            origin=session.origin,
-            forks=session.forks,
-            attempt=checkpoint.attempt,
-            suspect=checkpoint.suspect,
-        )
         try:
+            pending.note_staged()
+            message = Write(
+                index,
+                generation,
+                origin=session.origin,
+                forks=session.forks,
+                attempt=checkpoint.attempt,
+                suspect=checkpoint.suspect,
+            )
             self._order(slot, message)
         except BaseException as error:
             with self._changed:

@@ -8,6 +8,7 @@ not known. What comes out is the same.
 import random
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from holdfast.data.places import (
     region_of_torch,
 )
 
-__all__ = ["Generator", "generators"]
+__all__ = ["Generator", "arrived_since", "generators"]
 
 _WORDS = WORDS_BYTES // 4
 _FIRST = bytes(4)  # the index of the first word
@@ -65,9 +66,18 @@ def generators() -> list[Generator]:
     return [_python(), _Numpy(), *([] if torch is None else [_torch(torch)])]
 
 
+def arrived_since(known: Sequence[Generator]) -> list[Generator]:
+    """That of torch, as it was at first, where the program has imported it since those were found."""
+    torch = sys.modules.get("torch")
+    if torch is None or any(isinstance(generator, _TorchAsked) for generator in known):
+        return []
+    torch.default_generator.manual_seed(torch.default_generator.initial_seed())
+    return [_torch(torch)]
+
+
 def _python() -> Generator:
-    # The one behind random.random() and its like, which are its methods.
-    instance: random.Random = random.random.__self__  # type: ignore[attr-defined]
+    # The one behind random.random() and its like, which are its methods; unless the program has put others there.
+    instance: Any = getattr(random.random, "__self__", None)
     region = region_of_python(instance)
     return _PythonAsked() if region is None else _Python(instance, region)
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from holdfast.data.bits import Read, all_bits, sample_bits
-from holdfast.data.generators import Generator, generators
+from holdfast.data.generators import Generator, arrived_since, generators
 
 __all__ = ["PerItem", "PerSample"]
 
@@ -103,18 +103,22 @@ class PerSample:
 
     def _learn(self, bits: tuple[Read, int], make: Callable[[Any], Made], of: Any) -> Made:
         """What it gives, or raises, with all generators seeded; and from then on it is known who draws."""
-        everyone = generators()
-        before = [generator.look() for generator in everyone]
-        _seed(everyone, *bits)
-        for generator in everyone:
-            generator.note()
-        try:
-            return make(of)
-        finally:
-            self._watched = everyone
-            self._seeded = self._moved()
-            for generator, state in zip(everyone, before, strict=True):
-                generator.restore(state)
+        while True:
+            everyone = generators()
+            before = [generator.look() for generator in everyone]
+            _seed(everyone, *bits)
+            for generator in everyone:
+                generator.note()
+            try:
+                made = make(of)
+            finally:
+                self._watched = everyone
+                self._seeded = self._moved()
+                for generator, state in zip(everyone, before, strict=True):
+                    generator.restore(state)
+            # One that came with the sample was not seeded for it.
+            if not arrived_since(everyone):
+                return made
 
     def _drawn(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """What `make` gives, or raises, when all that it draws from is seeded."""
@@ -143,6 +147,7 @@ class PerSample:
         late = self._moved()
         for generator in late:
             generator.put_back()
+        late += arrived_since([*self._seeded, *(self._watched or []), *late])
         if late:
             self._seeded = self._seeded + late
         return bool(late)

@@ -62,7 +62,7 @@ class Region:
         self.view[:] = self._noted
 
 
-def region_of_python(instance: random.Random) -> Region | None:
+def region_of_python(instance: Any) -> Region | None:
     """The index and the words of the one behind random.random(); None where they are not plain to see."""
     begin = object.__basicsize__
     kind = type(instance)
@@ -173,5 +173,6 @@ def _read(address: int, size_bytes: int) -> bytes:
 
 
 def _is_usual() -> bool:
-    """Whether objects lie where id() says, with words as they are written elsewhere."""
-    return sys.implementation.name == "cpython" and sys.byteorder == "little"
+    """Whether objects lie where id() says, with words as they are written elsewhere, and one thread runs at a time."""
+    has_one_lock: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return sys.implementation.name == "cpython" and sys.byteorder == "little" and has_one_lock
