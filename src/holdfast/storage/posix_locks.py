@@ -87,14 +87,15 @@ class Registry:
         """With the guard held: a descriptor of that file is about to be closed, which would drop a lock on it."""
         self._closing[identity] = self._closing.get(identity, 0) + 1
 
-    def end_closing(self, identity: _Identity) -> None:
-        """It is closed."""
+    def end_closing(self, *identities: _Identity) -> None:
+        """They are closed."""
         with self.guard:
-            self._closing[identity] -= 1
-            if not self._closing[identity]:
-                del self._closing[identity]
-                if self._closed is not None:
-                    self._closed.notify_all()
+            for identity in identities:
+                left = self._closing.pop(identity) - 1
+                if left:
+                    self._closing[identity] = left
+            if self._closed is not None:
+                self._closed.notify_all()
 
     def wait_for_closing(self, identity: _Identity) -> bool:
         """Whether it can be locked, after a moment if need be. With the guard held, which others get meanwhile."""
@@ -188,24 +189,21 @@ def read_starts(
 
 
 def _close_starts(registry: Registry, files: Files, starts: "list[Start]") -> None:
-    closing: list[tuple[int, _Identity]] = []
+    opened = [(start[0], start[1:3]) for start in starts if isinstance(start, tuple)]
+    closing = []
     with registry.guard:
-        for start in starts:
-            if isinstance(start, tuple):
-                descriptor, device, inode, _ = start
-                kept = registry.kept.get((device, inode))
-                if kept is not None:  # by another thread, since they were opened
-                    kept.spare.append(descriptor)
-                    continue
-                registry.begin_closing((device, inode))
-                closing.append((descriptor, (device, inode)))
+        for descriptor, identity in opened:
+            kept = registry.kept.get(identity)
+            if kept is None:
+                registry.begin_closing(identity)
+                closing.append((descriptor, identity))
+            else:  # by another thread, since it was opened
+                kept.spare.append(descriptor)
     try:
         for descriptor, _ in closing:
             close_quietly(files, descriptor)
     finally:
-        with registry.guard:
-            for _, identity in closing:
-                registry.end_closing(identity)
+        registry.end_closing(*[identity for _, identity in closing])
 
 
 def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
