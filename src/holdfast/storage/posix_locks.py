@@ -61,7 +61,7 @@ class LockedFile:
 
     def retire(self) -> "LockedFile":
         """With the registry's guard held, before `close`: nobody finds it any more."""
-        self.registry.begin_closing(self.identity, self)
+        self.registry.begin_closing(self, self.identity)
         self.registry.kept.pop(self.identity, None)
         return self
 
@@ -71,7 +71,7 @@ class LockedFile:
             for descriptor in (self.descriptor, *self.spare, *self.others):
                 close_quietly(self.files, descriptor)
         finally:
-            self.registry.end_closing(self.identity, self)
+            self.registry.end_closing(self, self.identity)
 
 
 class Registry:
@@ -85,19 +85,20 @@ class Registry:
         self._closing: dict[_Identity, set[object]] = {}
         self._closed: threading.Condition | None = None  # made by the first who waits
 
-    def begin_closing(self, identity: _Identity, who: object) -> None:
+    def begin_closing(self, who: object, identity: _Identity) -> None:
         """With the guard held: a descriptor of that file is about to be closed, which would drop a lock on it."""
         self._closing.setdefault(identity, set()).add(who)
 
-    def end_closing(self, identity: _Identity, who: object) -> None:
-        """It is closed; or that was not begun, where Ctrl-C came first."""
+    def end_closing(self, who: object, *identities: _Identity) -> None:
+        """They are closed; or that was not begun, where Ctrl-C came first."""
         with self.guard:
-            closing = self._closing.get(identity, set())
-            closing.discard(who)
-            if not closing:
-                self._closing.pop(identity, None)
-                if self._closed is not None:
-                    self._closed.notify_all()
+            for identity in identities:
+                closing = self._closing.get(identity, set())
+                closing.discard(who)
+                if not closing:
+                    self._closing.pop(identity, None)
+            if self._closed is not None:
+                self._closed.notify_all()
 
     def wait_for_closing(self, identity: _Identity) -> bool:
         """Whether it can be locked, after a moment if need be. With the guard held, which others get meanwhile."""
@@ -203,13 +204,11 @@ def _close_starts(registry: Registry, files: Files, starts: "list[Start]") -> No
                         kept.spare.append(descriptor)
                         continue
                     closing.append((descriptor, (device, inode)))
-                    registry.begin_closing((device, inode), who)
+                    registry.begin_closing(who, (device, inode))
         for descriptor, _ in closing:
             close_quietly(files, descriptor)
     finally:
-        with registry.guard:
-            for _, identity in closing:
-                registry.end_closing(identity, who)
+        registry.end_closing(who, *[identity for _, identity in closing])
 
 
 def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
@@ -219,7 +218,7 @@ def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True)
         with registry.guard:
             kept = registry.kept.get(identity)
             if kept is None:
-                registry.begin_closing(identity, who)
+                registry.begin_closing(who, identity)
             elif spare:
                 kept.spare.append(descriptor)
             else:
@@ -228,7 +227,7 @@ def close_blob(files: Files, descriptor: int, info: Info, *, spare: bool = True)
             files.close(descriptor)
     finally:
         # Also where Ctrl-C comes before it is closed: or nobody could lock the file any more.
-        registry.end_closing(identity, who)
+        registry.end_closing(who, identity)
 
 
 def put_back(files: Files, descriptor: int, info: Info, *, spare: bool = True) -> None:
