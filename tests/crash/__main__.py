@@ -18,6 +18,7 @@ from tests.crash.fuzz import fuzz
 from tests.crash.interference import interfere
 from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.mutants import catch_all
+from tests.crash.native_damage import damage_natively, damage_natively_in_memory
 from tests.crash.outcome import Outcome
 from tests.crash.power import cut_many
 from tests.crash.sweep import sweep
@@ -35,12 +36,13 @@ class Amounts(NamedTuple):
     power_cuts: int
     fuzzed: int
     bits_in_memory: int
+    bits_of_large_chunks: int
 
 
 _AMOUNTS = {
-    "quick": Amounts(1_500, 12, 600, 100),
-    "crash": Amounts(100_000, 240, 20_000, 1_000),
-    "full": Amounts(1_000_000, 2_000, 400_000, 20_000),
+    "quick": Amounts(1_500, 12, 600, 100, 40),
+    "crash": Amounts(100_000, 240, 20_000, 1_000, 400),
+    "full": Amounts(1_000_000, 2_000, 400_000, 20_000, 4_000),
 }
 
 
@@ -76,7 +78,7 @@ def _run(only: Sequence[str], amount: str, seed: int) -> dict[str, int]:
         "states": lambda: explore(amounts.states, seed=seed),
         "power_cuts": lambda: cut_many(amounts.power_cuts, seed=seed),
         "calls": lambda: _calls(every=10 if is_quick else 1),
-        "bits": lambda: _bits(at_most=2_000 if is_quick else None, in_memory=amounts.bits_in_memory),
+        "bits": lambda: _bits(at_most=2_000 if is_quick else None, amounts=amounts),
         "fuzzed": lambda: fuzz(amounts.fuzzed, seed=seed),
     }
     summary: dict[str, int] = dict.fromkeys(("states", "power_cuts", "calls", "bits", "fuzzed", "violations"), 0)
@@ -103,8 +105,14 @@ def _calls(*, every: int) -> Outcome:
     return Outcome(failing.counted + interrupted.counted, failing.violations + interrupted.violations)
 
 
-def _bits(*, at_most: int | None, in_memory: int) -> Outcome:
-    done = (flip_every_bit(at_most=at_most), replace_every_file(), flip_bits_in_memory(at_most=in_memory))
+def _bits(*, at_most: int | None, amounts: Amounts) -> Outcome:
+    done = (
+        flip_every_bit(at_most=at_most),
+        replace_every_file(),
+        flip_bits_in_memory(at_most=amounts.bits_in_memory),
+        damage_natively(at_most=amounts.bits_of_large_chunks),
+        damage_natively_in_memory(at_most=amounts.bits_of_large_chunks),
+    )
     return Outcome(sum(one.counted for one in done), [problem for one in done for problem in one.violations])
 
 

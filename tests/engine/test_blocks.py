@@ -68,8 +68,7 @@ def test_further_interrupts_do_not_hurry_threads_that_still_work(kind):
 
     before, lost = signal.signal(signal.SIGINT, interrupt), len(blocks._never_lent_again)
     try:
-        # The other one: where it came within the few lines of a wait that have let go of the lock.
-        with pytest.raises((KeyboardInterrupt, RuntimeError)):
+        with pytest.raises(KeyboardInterrupt):
             run_workers(work, 1_000_000, 2) if kind == "workers" else _collect(1_000_000, 2, fill=impatient)
         finished_when_raised = len(finished)
     finally:
@@ -78,6 +77,22 @@ def test_further_interrupts_do_not_hurry_threads_that_still_work(kind):
     time.sleep(0.2)
     assert 0 < len(finished) == finished_when_raised
     assert len(blocks._never_lent_again) == lost  # nobody waits for a lock that an interrupt left locked
+
+
+def test_an_interrupt_where_a_wait_has_let_go_of_its_lock_is_raised_as_it_came(monkeypatch):
+    is_first = threading.Lock()
+
+    class Interrupted(threading.Condition):
+        def wait_for(self, predicate, timeout=None):
+            if threading.current_thread() is threading.main_thread() and is_first.acquire(blocking=False):
+                self._lock.release()
+                raise KeyboardInterrupt
+            return super().wait_for(predicate, timeout)
+
+    monkeypatch.setattr("threading.Condition", Interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        _collect(1_000, 2, fill=lambda index: time.sleep(0.01))
 
 
 def test_blocks_of_a_thread_that_does_not_come_back_are_not_lent_again(monkeypatch):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from holdfast.core.limits import BLOCK_BYTES
-from holdfast.engine.crew import Crew
+from holdfast.engine.crew import Crew, as_it_came
 
 __all__ = ["BlockPool", "run_in_order", "run_workers"]
 
@@ -129,6 +129,8 @@ def run_in_order(
         try:
             crew.call(lambda: belt.fill_all(fill), fillers)
             belt.use_all(fill, use)
+        except RuntimeError as error:
+            raise as_it_came(error) from None
         finally:
             # Ctrl-C, a failed write: nobody may touch the blocks after they went back to the pool.
             try:

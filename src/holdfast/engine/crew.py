@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Crew"]
+__all__ = ["Crew", "as_it_came"]
 
 # How long Ctrl-C waits for threads: a chunk takes milliseconds, a storage that is slow a few seconds.
 _PATIENCE_S = 10.0
@@ -52,7 +52,7 @@ class Crew:
                     self._changed.wait_for(lambda: not self._working, _left_s(end_s))
                 is_over = True
             except BaseException as error:  # noqa: BLE001  raised below
-                interruption = interruption or error
+                interruption = interruption or as_it_came(error)
                 is_over = time.monotonic() >= end_s
                 end_s = min(end_s, time.monotonic() + _PATIENCE_S)
         if interruption is not None:
@@ -77,6 +77,13 @@ class Crew:
             with self._lock:
                 self._working -= 1
                 self._changed.notify_all()
+
+
+def as_it_came(error: BaseException) -> BaseException:
+    """Ctrl-C in the few lines of a condition's wait that have let go of its lock comes as the error of that lock."""
+    cause = error.__context__
+    is_interruption = isinstance(error, RuntimeError) and cause is not None and not isinstance(cause, Exception)
+    return cause if is_interruption and cause is not None else error
 
 
 def _left_s(end_s: float) -> float | None:
