@@ -91,6 +91,11 @@ class TestLifetimes:
 
         assert read_past(events, attempt=2).lifetimes == ()
 
+    def test_a_file_that_could_not_be_imported_was_no_training_either(self):
+        events = attempt(1, 0, (0, "importing", {"step": 5}))
+
+        assert read_past(events, attempt=2).lifetimes == ()
+
     def test_those_of_another_machine_are_marked(self):
         events = attempt(1, 0, (10, *CLOSED), host="a") + attempt(2, 50, (20, *CLOSED), host="b")
         events += attempt(3, 100, host="b")

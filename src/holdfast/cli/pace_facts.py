@@ -69,7 +69,7 @@ def _why_unpaced(report: Report) -> str:
         return 'every="auto" has not measured enough yet'
     if report.commits:
         return 'the program\'s own rule (every=..., or save() where it wants): the interval was not found by "auto"'
-    return "no checkpoint was made, and no interval was found"
+    return "no program has made a checkpoint here yet, and no interval was found"
 
 
 def _spaced(report: Report) -> str:

@@ -15,7 +15,10 @@ from typing import NamedTuple
 from holdfast.core.errors import printable
 from holdfast.engine.journal import Event
 
-__all__ = ["Attempt", "Ending", "Fields", "History", "Placed", "trace_attempts"]
+__all__ = ["IMPORTS", "Attempt", "Ending", "Fields", "History", "Placed", "trace_attempts"]
+
+IMPORTS = frozenset({"importing", "imported"})
+"""The events of `holdfast import`."""
 
 _MOST_ATTEMPTS = 10**9
 _MOST_STEPS = 10**18
@@ -131,8 +134,8 @@ def trace_attempts(
         # Commands such as `holdfast rm` write to the journal as attempt 0.
         if isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _MOST_ATTEMPTS:
             groups.setdefault(number, []).append(event)
-    for number in [n for n, group in groups.items() if any(e.get("event") == "imported" for e in group)]:
-        del groups[number]  # no training: a file that was made a checkpoint
+    for number in [n for n, group in groups.items() if any(e.get("event") in IMPORTS for e in group)]:
+        del groups[number]  # no training: a file that was made a checkpoint, or was to be
     attempts: list[Attempt] = []
     placed: list[Placed] = []
     at_s = 0.0

@@ -63,6 +63,7 @@ def read_state_file(path: str) -> object:
 
 def import_state(session: Session, state: Mapping[str, object], document: Document) -> Checkpoint:
     """The state as a durable checkpoint that follows the newest one. UsageError where that has a later step."""
+    session.journal.record("importing", step=document.step)  # first: one that is refused was no training either
     checkpoints = session.catalog().checkpoints
     live = live_line(checkpoints)
     newest = next((c for c in reversed(in_order(checkpoints)) if c.id in live and not c.quarantined), None)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.engine.history import Attempt, Ending, Fields, trace_attempts
+from holdfast.engine.history import IMPORTS, Attempt, Ending, Fields, trace_attempts
 from holdfast.engine.journal import Event
 from holdfast.policy.failures import Lifetime
 
@@ -14,7 +14,7 @@ STOPPED = "stopped"
 # Attempts before these say little of the machines of today.
 _MOST_LIFETIMES = 50
 # What tells how an attempt began and ended. A journal has thousands of others, and a job waits for this.
-_TELLING = frozenset({"attempt", "restoring", "restored", "imported", "closed", STOPPED})
+_TELLING = frozenset({"attempt", "restoring", "restored", "closed", STOPPED}) | IMPORTS
 
 
 class Past(NamedTuple):
