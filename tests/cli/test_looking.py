@@ -216,6 +216,17 @@ def test_verify_says_exactly_what_is_damaged(run, damage, holdfast_command):
     assert "touches model.w, model.b" in answer.out
 
 
+def test_verify_says_what_becomes_of_a_damaged_one_unless_it_is_marked(run, damage, holdfast_command):
+    damage(50)
+
+    first = holdfast_command("verify", "run", "50")
+    second = holdfast_command("verify", "run", "50", "--quarantine")
+
+    assert "restore() passes over it" in first.out
+    assert "--quarantine" in first.out
+    assert "restore() passes over it" not in second.out
+
+
 def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, damage, holdfast_command):
     name = damage(50)
 

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     if out.json:
         out.document({"run": arguments.run, "checkpoints": [_document(one, marked) for one in found]})
     else:
-        _summarise(found, out)
+        _summarise(found, marked, out)
     return OK if all(one.is_intact for one in found) else NO
 
 
@@ -128,11 +128,13 @@ def _mark(opened: Run, found: Sequence[Verification], arguments: argparse.Namesp
     return marked
 
 
-def _summarise(found: Sequence[Verification], out: Output) -> None:
+def _summarise(found: Sequence[Verification], marked: dict[str, str], out: Output) -> None:
     damaged = [one for one in found if not one.is_intact]
     read = size(sum(one.read_bytes for one in found))
     if damaged:
         out.line(f"{len(damaged)} of {count(len(found), 'checkpoint')} damaged; {read} read", Style.RED)
+        if any(not one.checkpoint.quarantined and one.checkpoint.id not in marked for one in damaged):
+            out.line("restore() passes over it, to the next older one that is intact; --quarantine marks it as damaged")
     elif len(found) > 1:
         out.line(f"all {count(len(found), 'checkpoint')} intact; {read} read", Style.GREEN)
 
