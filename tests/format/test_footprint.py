@@ -245,6 +245,87 @@ def test_keys_that_are_equal_but_of_another_type_are_not_the_same():
         encode_again(footprint, {"m": {True: inner}}, random=random_parts())
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({1: {"w": 0}}, {1: {np.str_("w"): 0}}),
+        ({1: {1: 0}}, {1: {True: 0}}),
+        ({1: 0}, {True: 0}),
+        ({1: 0}, {1.0: 0}),
+        ({1: {"v": 0, "w": 0}, 2: {}}, {1: {"v": 0}, 2: {"w": 0}}),
+        ({(1,): 0}, {(True,): 0}),
+        ({0.0: 0}, {-0.0: 0}),
+    ],
+)
+def test_keys_that_are_only_equal_are_not_taken_for_the_same(before, after):
+    tensor = torch.ones(2)
+
+    def filled(tree):
+        return {key: filled(item) if isinstance(item, dict) else tensor for key, item in tree.items()}
+
+    footprint = encode_state({"m": filled(before)}, again=True).footprint
+    state = {"m": filled(after)}
+    try:
+        expected = content(encode_state(state))
+    except StateError as error:
+        expected = error.message
+
+    try:
+        found = content(encode_again(footprint, state)) if footprint is not None else expected
+    except StateError as error:
+        found = error.message
+    except Moved:
+        found = expected
+    assert found == expected
+
+
+def test_a_module_that_has_not_moved_is_not_asked_for_its_state(example):
+    footprint = footprint_of(example.state)
+
+    again = check_again(footprint, example.state)
+
+    assert again.tree["items"]["model"]["state"] is footprint.modules["model"].block.node
+    assert [tensor for tensor in again.tensors if tensor is example.model[0].weight] != []
+
+
+def test_a_module_with_a_hook_that_was_added_later_is_asked_for_its_state(example):
+    footprint = footprint_of(example.state)
+
+    example.model.register_state_dict_post_hook(lambda module, found, prefix, _: found.move_to_end("0.weight"))
+
+    with pytest.raises(Moved):
+        encode_again(footprint, example.state, random=random_parts())
+
+
+def test_a_module_with_a_hook_that_changes_nothing_has_not_moved(example):
+    footprint = footprint_of(example.state)
+
+    example.model.register_state_dict_post_hook(lambda module, found, prefix, _: None)
+
+    check_again(footprint, example.state)
+
+
+def test_a_module_whose_state_dict_says_something_else_is_not_read_later():
+    class Doubled(torch.nn.Linear):
+        def state_dict(self, *args, **options):
+            found = super().state_dict(*args, **options)
+            found["weight"] = found["weight"] * 2
+            return found
+
+    assert footprint_of({"model": Doubled(2, 2), "other": torch.nn.Linear(2, 2)}).modules.keys() == {"other"}
+
+
+def test_parameters_are_those_of_the_moment_of_the_save_whatever_is_put_in_their_place_later(example):
+    footprint = footprint_of(example.state)
+    again = encode_again(footprint, example.state, random=random_parts())
+    expected = [carrier.tobytes() for carrier in again.carriers]
+
+    for parameter in example.model.parameters():
+        parameter.data = torch.zeros_like(parameter)
+
+    assert [carrier.tobytes() for carrier in again.carriers] == expected
+
+
 def test_two_arrays_that_share_memory_now_are_not_the_same():
     one, other = np.ones(3), np.ones(3)
     footprint = footprint_of({"a": one, "b": other})

@@ -3,9 +3,9 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from holdfast.agent.background import Background
 from holdfast.agent.client import Agent, Client, OnEvent, ThreadAgent
@@ -181,14 +181,13 @@ class Stager:
         self._copier.close()
         return self.background.close(min(_CLOSE_DEADLINE_S, within_s), patience_s=_CLOSE_PATIENCE_S)
 
-    def _look(self, encode: Encode, guarded: Sequence[Any]) -> tuple[Laid, HostCopies]:
-        """The state, and its tensors that are on their way from an accelerator."""
-        addresses = frozenset(tensor.data_ptr() for tensor in guarded if not tensor.is_cpu)
-        copies = HostCopies(torch_device, guarded=addresses)
+    def _look(self, encode: Encode, guarded: Container[int]) -> tuple[Laid, HostCopies]:
+        """The state, and its tensors that are on their way from an accelerator; the addresses say which are guarded."""
+        copies = HostCopies(torch_device, guarded=guarded)
 
         def look(footprint: Footprint | None) -> Encoded:
             nonlocal copies
-            copies = HostCopies(torch_device, guarded=addresses)
+            copies = HostCopies(torch_device, guarded=guarded)
             return encode(copies.take, footprint)
 
         return self._layouts.take(look), copies
@@ -224,7 +223,7 @@ class Stager:
         try:
             with gate.capturing():
                 guarded = gate.guarded_tensors()
-                laid, copies = self._look(encode, guarded)
+                laid, copies = self._look(encode, guarded.addresses)
                 encoded, layout = laid.encoded, laid.layout
                 if not background.has_room(layout.size_bytes):
                     copies.finish()

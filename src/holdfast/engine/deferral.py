@@ -1,7 +1,9 @@
 """Which leaves may be copied later: those that only change behind the gate, or never."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 from holdfast.engine.adapters import is_optimizer
@@ -11,7 +13,7 @@ from holdfast.format.footprint import Footprint
 from holdfast.format.frameworks import loaded
 from holdfast.format.nodes import Node
 
-__all__ = ["Deferral", "Owned", "find_optimizers", "immutable_leaves", "updated_tensors"]
+__all__ = ["Deferral", "Guarded", "Owned", "find_optimizers", "immutable_leaves"]
 
 _MAX_DEPTH = 8
 
@@ -23,19 +25,24 @@ class Deferral:
     optimizers: the gate must hold them back, nobody would see them.
     """
 
-    def __init__(self, leaves: frozenset[int], tensors: Iterable[Any], names: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: frozenset[int], tensors: Sequence[Any], names: Sequence[Leaf]) -> None:
         self.leaves = leaves
-        self._watched = [(tensor, tensor._version) for tensor in tensors]
+        self._tensors = tensors
+        self._versions = list(map(_version_of, tensors))
         self._all = names
 
     def changed(self) -> list[str]:
         """The names of the leaves that were written to since this was made."""
-        written = [tensor.data_ptr() for tensor, version in self._watched if tensor._version != version]
+        now = zip(self._tensors, self._versions, map(_version_of, self._tensors), strict=True)
+        written = [tensor.data_ptr() for tensor, before, after in now if before != after]
         if not written:
             return []
         return [
             leaf.name for leaf in self._all if any(leaf.extent.low <= address < leaf.extent.high for address in written)
         ]
+
+
+_version_of = attrgetter("_version")
 
 
 def find_optimizers(state: object) -> list[Any]:
@@ -44,29 +51,52 @@ def find_optimizers(state: object) -> list[Any]:
     return list(found.values())
 
 
-def updated_tensors(optimizers: Iterable[Any]) -> list[Any]:
-    """The tensors that a step of these optimizers writes to: parameters, and what goes with them."""
-    torch = loaded("torch")
-    if torch is None:
-        return []
-    flat: list[Any] = []
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            flat.extend(group["params"])
-        for slot in optimizer.state.values():
-            flat.extend(slot.values() if type(slot) is dict else (slot,))
-    nested = [part for part in flat if isinstance(part, dict | list | tuple)]
-    flat.extend(_walk(nested))
-    # Written out for the usual case: there are thousands, and the training waits.
-    tensor, strided = torch.Tensor, torch.strided
-    return [
-        part
-        for part in flat
-        if isinstance(part, tensor)
-        and part.layout is strided
-        and not part.is_inference()  # the writes to which are not counted
-        and (part.is_contiguous() or _is_dense(part))
-    ]
+class Guarded:
+    """What the steps of these optimizers write to: parameters, and what goes with them, at this moment."""
+
+    def __init__(self, optimizers: Iterable[Any]) -> None:
+        self.found: list[Any] = []
+        """All that is there, in its order, whatever it is."""
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                self.found.extend(group["params"])
+            for slot in optimizer.state.values():
+                self.found.extend(slot.values() if type(slot) is dict else (slot,))
+
+    @cached_property
+    def tensors(self) -> list[Any]:
+        """The tensors in it the writes to which are counted, and that own all that lies between their ends."""
+        torch = loaded("torch")
+        if torch is None:
+            return []
+        nested = [part for part in self.found if isinstance(part, dict | list | tuple)]
+        # Written out for the usual case: there are thousands, and the training waits.
+        tensor, strided = torch.Tensor, torch.strided
+        return [
+            part
+            for part in (*self.found, *_walk(nested))
+            if isinstance(part, tensor)
+            and part.layout is strided
+            and not part.is_inference()  # the writes to which are not counted
+            and (part.is_contiguous() or _is_dense(part))
+        ]
+
+    @property
+    def addresses(self) -> Container[int]:
+        """Of the tensors on an accelerator, looked for when the first one is asked for: there may be none."""
+        return _DeviceAddresses(self)
+
+
+class _DeviceAddresses(Container[int]):
+    def __init__(self, guarded: Guarded) -> None:
+        self._guarded = guarded
+
+    def __contains__(self, address: object) -> bool:
+        return address in self._found
+
+    @cached_property
+    def _found(self) -> frozenset[int]:
+        return frozenset(tensor.data_ptr() for tensor in self._guarded.tensors if not tensor.is_cpu)
 
 
 class Owned:
@@ -74,20 +104,36 @@ class Owned:
 
     def __init__(self) -> None:
         self._footprint: Footprint | None = None
+        self._places: list[int] = []
         self._spans: list[tuple[int, int]] = []
         self._whole: set[tuple[int, int]] = set()
         self._merged = _Intervals([], [])
         self._leaves: frozenset[int] = frozenset()
 
-    def leaves(self, encoded: Encoded, tensors: Iterable[Any]) -> frozenset[int]:
-        """The leaves all of whose bytes belong to one of the tensors, or to several without a gap."""
-        spans = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_cpu]
+    def deferral(self, encoded: Encoded, guarded: Guarded, *, besides: frozenset[int]) -> Deferral:
+        """Of the leaves all of whose bytes belong to one of the tensors, or to several without a gap; and of others."""
+        if self._are_as_before(encoded, guarded):
+            return Deferral(self._leaves_of(encoded) | besides, guarded.found, encoded.leaves)
+        spans = [(tensor.data_ptr(), tensor.nbytes) for tensor in guarded.tensors if tensor.is_cpu]
         if spans != self._spans:
             self._spans, self._whole, self._merged, self._footprint = spans, set(spans), _merged(spans), None
         if self._footprint is None or encoded.footprint is not self._footprint:
             self._footprint = encoded.footprint
-            self._leaves = frozenset(filter(self._is_owned(encoded.leaves), range(len(encoded.leaves))))
-            return self._leaves
+            self._leaves = leaves = frozenset(filter(self._is_owned(encoded.leaves), range(len(encoded.leaves))))
+        else:
+            leaves = self._leaves_of(encoded)
+        self._places = _places_of(encoded, guarded)
+        return Deferral(leaves | besides, guarded.tensors, encoded.leaves)
+
+    def _are_as_before(self, encoded: Encoded, guarded: Guarded) -> bool:
+        """Whether all that is guarded are tensors that encoding has found where they were: then nothing is asked."""
+        if not self._places or encoded.footprint is not self._footprint or len(guarded.found) != len(self._places):
+            return False
+        if not all(map(is_, guarded.found, map(encoded.tensors.__getitem__, self._places))):
+            return False
+        return not any(map(loaded("torch").Tensor.is_inference, guarded.found))
+
+    def _leaves_of(self, encoded: Encoded) -> frozenset[int]:
         return (self._leaves - encoded.fresh).union(filter(self._is_owned(encoded.leaves), encoded.fresh))
 
     def _is_owned(self, leaves: Sequence[Leaf]) -> Callable[[int], bool]:
@@ -101,6 +147,15 @@ class Owned:
             return position >= 0 and high <= highs[position]
 
         return is_owned
+
+
+def _places_of(encoded: Encoded, guarded: Guarded) -> list[int]:
+    """Where all that is guarded is among the arrays of the state; nothing where some of it is not, or is no tensor."""
+    if encoded.footprint is None or len(guarded.tensors) != len(guarded.found):
+        return []
+    place_of = {id(tensor): place for place, tensor in enumerate(encoded.tensors) if tensor is not None}
+    places = [place_of.get(id(tensor), -1) for tensor in guarded.found]
+    return [] if -1 in places else places
 
 
 def immutable_leaves(encoded: Encoded) -> frozenset[int]:

@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from holdfast.core.countdown import Countdown
 from holdfast.core.errors import StateError
-from holdfast.engine.deferral import Deferral, Owned, find_optimizers, immutable_leaves, updated_tensors
+from holdfast.engine.deferral import Deferral, Guarded, Owned, find_optimizers, immutable_leaves
 from holdfast.engine.overlap import Overlapped
 from holdfast.format.encode import Encoded
 
@@ -92,16 +92,15 @@ class Gate:
                 hint='save from the thread that updates the state, or set capture="now"',
             )
 
-    def guarded_tensors(self) -> list[Any]:
+    def guarded_tensors(self) -> Guarded:
         """The tensors that only change behind the gate. To be asked inside `capturing`."""
-        return [] if self._is_updating() else updated_tensors(self._optimizers)
+        return Guarded([] if self._is_updating() else self._optimizers)
 
-    def deferrable(self, encoded: Encoded, guarded: Sequence[Any]) -> Deferral:
+    def deferrable(self, encoded: Encoded, guarded: Guarded) -> Deferral:
         """What may be copied after `capturing` has ended, by an Overlapped that was given to `hold` before."""
         if self._all_guarded and not self._is_updating():
-            return Deferral(frozenset(range(len(encoded.leaves))), guarded, encoded.leaves)
-        leaves = immutable_leaves(encoded) | self._owned.leaves(encoded, guarded)
-        return Deferral(leaves, guarded, encoded.leaves)
+            return Deferral(frozenset(range(len(encoded.leaves))), guarded.tensors, encoded.leaves)
+        return self._owned.deferral(encoded, guarded, besides=immutable_leaves(encoded))
 
     def hold(self, copy: Overlapped) -> None:
         """Hold back updates until the copy is done. To be called inside `capturing`."""

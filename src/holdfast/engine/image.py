@@ -1,7 +1,7 @@
 """The bytes of a shard, produced range by range from its layout and the program's arrays."""
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from holdfast.format.arrays import Carrier, bytes_view, copy_range
@@ -15,13 +15,11 @@ __all__ = ["Image"]
 class Image:
     """The header, and the arrays in the order of their places; or, with `only`, some of the arrays."""
 
-    def __init__(self, layout: Layout, carriers: Sequence[Carrier], *, only: Container[int] | None = None) -> None:
+    def __init__(self, layout: Layout, carriers: Sequence[Carrier], *, only: Collection[int] | None = None) -> None:
         self._header = memoryview(layout.header)
-        filled = [
-            index
-            for index in layout.order
-            if layout.places[index].end > layout.places[index].begin and (only is None or index in only)
-        ]
+        # In that order the places follow each other; of a few arrays among thousands only these are looked at.
+        ordered = layout.order if only is None else sorted(only, key=lambda index: layout.places[index].begin)
+        filled = [index for index in ordered if layout.places[index].end > layout.places[index].begin]
         self._places = [layout.places[index] for index in filled]
         self._carriers = [carriers[index] for index in filled]
         self._ends = [place.end for place in self._places]

@@ -3,7 +3,7 @@
 import os
 import threading
 import traceback
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 from holdfast.core.errors import HoldfastError, SaveFailedError, StateError
@@ -39,7 +39,7 @@ class Overlapped:
         self,
         layout: Layout,
         carriers: Sequence[Carrier],
-        deferred: Container[int],
+        deferred: Set[int],
         image: memoryview,
         *,
         workers: int,
@@ -104,7 +104,7 @@ class Overlapped:
         self,
         layout: Layout,
         carriers: Sequence[Carrier],
-        deferred: Container[int],
+        deferred: Set[int],
         image: memoryview,
         workers: int,
         changed: Callable[[], Sequence[str]] | None,
@@ -129,9 +129,9 @@ class Overlapped:
 
 
 def _copy_at_once(
-    layout: Layout, carriers: Sequence[Carrier], deferred: Container[int], image: memoryview, workers: int
+    layout: Layout, carriers: Sequence[Carrier], deferred: Set[int], image: memoryview, workers: int
 ) -> None:
-    shard = Image(layout, carriers, only={index for index in range(len(carriers)) if index not in deferred})
+    shard = Image(layout, carriers, only=frozenset(range(len(carriers))) - deferred)
 
     def take(_chunk: int, begin: int, end: int) -> None:
         shard.copy(begin, end, image[begin:end])

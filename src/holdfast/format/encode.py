@@ -1,7 +1,7 @@
 """From the program's state to a tree of JSON nodes and a list of leaves. Nothing is copied, nothing is written."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.format.arrays import Carrier, Leaf
 from holdfast.format.carriers import ToHost
@@ -27,6 +27,8 @@ class Encoded(NamedTuple):
     """For encoding the same state again; the same object as long as nothing has moved."""
     fresh: frozenset[int]
     """The leaves that may be elsewhere than in the footprint."""
+    tensors: Sequence[Any]
+    """For each array the program's own tensor, if it is where the footprint says; nothing without a footprint."""
 
 
 def encode_state(
@@ -50,11 +52,19 @@ def encode_state(
         arrays.finish((tree, random_node))
     finally:
         encoder.release()
-    footprint = None
+    footprint, tensors = None, []
     if again:
-        footprint = make_footprint(arrays.paths, encoder.blocks, arrays.leaves, arrays.owners, arrays.leaf_of)
+        tensors = [encoder.tensors.get(index) for index in range(len(arrays))]
+        footprint = make_footprint(
+            arrays.paths,
+            encoder.blocks,
+            encoder.modules,
+            leaves=arrays.leaves,
+            owners=arrays.owners,
+            leaf_of=arrays.leaf_of,
+        )
     fresh = frozenset(range(len(arrays.leaves)))
-    return Encoded(tree, random_node, arrays.leaves, arrays.carriers, encoder.pickled, footprint, fresh)
+    return Encoded(tree, random_node, arrays.leaves, arrays.carriers, encoder.pickled, footprint, fresh, tensors)
 
 
 def encode_again(
@@ -77,4 +87,13 @@ def encode_again(
     leaves = list(footprint.leaves)
     for index, leaf in fresh.items():
         leaves[index] = leaf
-    return Encoded(tree, random_node, leaves, arrays.carriers(), encoder.pickled, footprint, frozenset(fresh))
+    return Encoded(
+        tree,
+        random_node,
+        leaves,
+        arrays.carriers(),
+        encoder.pickled,
+        footprint,
+        frozenset(fresh),
+        arrays.tensors,
+    )

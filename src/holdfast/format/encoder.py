@@ -16,11 +16,20 @@ from holdfast.core.errors import StateError, printable
 from holdfast.core.limits import MAX_DEPTH, MAX_TREE_NODES
 from holdfast.format.arrays import address_of
 from holdfast.format.carriers import NativeArray, Refused, ToHost, array_kind, inspect_array
-from holdfast.format.footprint import Block, KnownArrays, read_block, where_tensors_are
+from holdfast.format.footprint import (
+    Block,
+    KnownArrays,
+    KnownModule,
+    Moved,
+    memory_of_tensors,
+    read_block,
+    where_tensors_are,
+)
 from holdfast.format.foreign import encode_dtype, encode_scalar, torch_encoders
 from holdfast.format.frameworks import loaded
 from holdfast.format.generators import encode_generator, generator_kind, why_unreadable
 from holdfast.format.leaves import LeafCollector
+from holdfast.format.modules import read_module
 from holdfast.format.nodes import Node, base64_text
 from holdfast.format.paths import RANDOM_ROOT, join, join_index
 from holdfast.format.plain import PLAIN_ENCODERS, encode_plain, is_json_text
@@ -44,8 +53,11 @@ class Encoder:
         self.pickled: list[str] = []
         self.refusals = Refusals()
         self.blocks: dict[str, Block] = {}
+        self.modules: dict[str, KnownModule] = {}
         self.remembers = False
         """Whether to note the dictionaries that hold nothing but tensors."""
+        self.tensors: dict[int, Any] = {}
+        """The program's own tensors that are in such dictionaries, by their place among the arrays."""
         self._arrays = arrays
         self._known = arrays if isinstance(arrays, KnownArrays) else None
         self._allow_pickle = allow_pickle
@@ -126,15 +138,35 @@ class Encoder:
 
     def _remember_block(self, value: Mapping[Any, object], path: str, first: int, node: dict[str, Any]) -> None:
         """Note it if all that is in the dictionary, or in the dictionaries in it, are tensors in the host's memory."""
-        torch, arrays, content = self._torch, self._arrays, read_block(value)
-        if torch is None or content is None or not content.tensors or not isinstance(arrays, LeafCollector):
+        arrays, content = self._arrays, read_block(value)
+        if content is None or not content.tensors or not content.keys.are_exact:
             return
-        plain = (torch.Tensor, torch.nn.Parameter)
-        if not all(type(tensor) in plain for tensor in content.tensors) or not arrays.are_in_place(first):
+        if not isinstance(arrays, LeafCollector) or not arrays.are_in_place(first):
             return
-        if len(arrays) - first == len(content.tensors):
+        length = len(arrays) - first
+        if length == len(content.tensors):
+            try:
+                whereabouts = where_tensors_are(content.tensors)
+            except Moved:  # they are arrays, but not such ones
+                return
             # A copy: whoever asked for the node may add to it.
-            self.blocks[path] = Block(first, content.keys, where_tensors_are(content.tensors), dict(node))
+            self.blocks[path] = Block(first, length, content.keys, whereabouts, dict(node))
+            self.tensors.update(enumerate(content.tensors, first))
+
+    def _remember_module(self, module: object, state: Any, path: str, node: Node) -> None:
+        """Note it if what its state_dict gave is just what can be read from the module itself."""
+        block, content = self.blocks.get(path), read_module(module)
+        if block is None or content is None or not content.describes(state):
+            return
+        try:
+            whereabouts = where_tensors_are(content.tensors)
+            if memory_of_tensors(content.tensors) != memory_of_tensors(list(state.values())):
+                return
+        except Moved:
+            return
+        same = block._replace(whereabouts=whereabouts, node=node)
+        self.modules[path] = KnownModule(content.names, content.versions, same)
+        self.tensors.update(enumerate(content.tensors, block.first))
 
     def _enter(self, value: object, path: str) -> None:
         if id(value) in self._active:
@@ -150,8 +182,8 @@ class Encoder:
             return self._array
         if isinstance(value, np.generic | np.dtype):
             return self._numpy_atom
-        if generator_kind(value, self._torch) is not None:
-            return self._generator
+        if (kind := generator_kind(value, self._torch)) is not None:
+            return functools.partial(self._generator, kind)
         builtin = isinstance(value, dict | list | set | frozenset | str | bytes | int | float | complex)
         if isinstance(value, type) or builtin:
             return self._refuse
@@ -161,11 +193,11 @@ class Encoder:
             return self._dataclass
         return self._refuse
 
-    def _generator(self, value: object, path: str, depth: int) -> Node:
+    def _generator(self, kind: str, value: object, path: str, depth: int) -> Node:
         problem = why_unreadable(value)
         if problem:
             return self._refuse(value, path, depth, Refused(problem, "use a smaller seed"))
-        return encode_generator(value, str(generator_kind(value, self._torch)))
+        return encode_generator(value, kind)
 
     def _refuse(self, value: object, path: str, _: int, why: Refused | None = None) -> Node:
         what = why.reason if why else describe(value)
@@ -305,15 +337,20 @@ class Encoder:
         return self._fields(value.kind, value, value.items(), path, depth) | {"type": value.type_name}
 
     def _stateful(self, value: Any, path: str, depth: int) -> Node:
+        node: dict[str, Any] = {"kind": "state", "type": type_name(type(value)), "state": None}
+        if self._known is not None and (known := self._known.take_module(value, path)) is not None:
+            node["state"] = known
+            return node
         self._enter(value, path)
         try:
             state = value.state_dict()
         except Exception as error:  # the user's code may raise anything
             what = f"{type(error).__name__}: {error}"
             raise StateError(f"{path}: state_dict of {describe(value)} failed: {what}", hint="mend it") from error
-        inner = self.encode(state, path, depth + 1)
-        node = {"kind": "state", "type": type_name(type(value)), "state": inner}
+        node["state"] = self.encode(state, path, depth + 1)
         del self._active[id(value)]
+        if self.remembers:
+            self._remember_module(value, state, path, node["state"])
         return node
 
     def _clock(self, value: Any, path: str, depth: int) -> Node:

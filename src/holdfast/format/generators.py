@@ -165,7 +165,9 @@ def _encode_tree(value: Any) -> Node:
     if isinstance(value, dict):
         return {name: _encode_tree(item) for name, item in value.items()}
     if isinstance(value, np.ndarray):
-        return [encode_plain(item) for item in value.tolist()]
+        items = value.tolist()
+        # Words of 32 bits stand for themselves, and there are hundreds.
+        return items if value.dtype == np.uint32 else [encode_plain(item) for item in items]
     if isinstance(value, list | tuple):
         return [_encode_tree(item) for item in value]
     return encode_plain(value.item() if isinstance(value, np.generic) else value)
