@@ -335,9 +335,9 @@ def _agent_trusts_memory() -> None:
 
 
 def _agent_reuses_names() -> None:
-    def name_again(self: worker.Worker, checkpoint: Checkpoint) -> Checkpoint:
+    def name_again(self: worker.Worker, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         self.store.remove_group(checkpoint.id)
-        return checkpoint
+        return checkpoint, []
 
     _replace(worker.Worker, "_name", name_again)
 
@@ -348,8 +348,8 @@ def _agent_believes_the_one_before() -> None:
     def is_there(store: Store, checkpoint: Checkpoint) -> bool:
         return any(entry.name == MANIFEST_NAME for entry in store.list(checkpoint.id))
 
-    def name_or_keep(self: worker.Worker, checkpoint: Checkpoint) -> Checkpoint:
-        return checkpoint if is_there(self.store, checkpoint) else name(self, checkpoint)
+    def name_or_keep(self: worker.Worker, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+        return (checkpoint, []) if is_there(self.store, checkpoint) else name(self, checkpoint)
 
     def write_or_believe(writer: writing.Attempt, draft: writing.Draft, *rest: Any) -> Checkpoint:
         return draft.checkpoint if is_there(writer.store, draft.checkpoint) else write(writer, draft, *rest)
