@@ -269,8 +269,8 @@ def check_closeness(trials: list[Trial]) -> None:
     # Where one write tells what it costs, more or less. Where it does not, the slow-down drowns in the noise of the
     # steps, and nobody could do better; those are counted, too.
     assert share(one.distance <= 1.25 for one in scored if one.noise <= 0.5 and one.distance) >= 0.9
-    assert share(one.distance <= 1.25 for one in scored if one.distance) >= 0.74
-    assert share(one.job_distance <= 1.25 for one in trials if one.held and one.job_distance is not None) >= 0.72
+    assert share(one.distance <= 1.25 for one in scored if one.distance) >= 0.78
+    assert share(one.job_distance <= 1.25 for one in trials if one.held and one.job_distance is not None) >= 0.75
 
 
 def check_calm(trials: list[Trial]) -> None:
