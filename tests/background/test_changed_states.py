@@ -538,6 +538,11 @@ def a_parameter_in_place_of_a_tensor(t):
 
 
 @mutation
+def a_parameter_without_gradient_in_place_of_a_tensor(t):
+    t.tensors["a"] = torch.nn.Parameter(t.tensors["a"], requires_grad=False)
+
+
+@mutation
 def a_number_in_place_of_a_tensor(t):
     t.tensors["a"] = 1
 
