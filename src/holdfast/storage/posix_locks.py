@@ -148,28 +148,14 @@ def open_blob(files: Files, parent: int, name: str, where: str, *, direct: bool 
 
 
 def read_start(files: Files, root: int, group: str, name: str, memory: memoryview) -> bytes:
-    """The first bytes of a blob, as many as fit into the memory: `open_blob`, `read_through` and `put_back` in one.
-
-    A listing asks for a thousand. Most processes that list have locked nothing, and look that up only once then.
-    """
-    registry = current_registry()
+    """The first bytes of a blob, as many as fit into the memory."""
     parent = files.open_dir(root, group)
     try:
-        if registry.kept:
-            descriptor, info = open_blob(files, parent, name, name)
-        else:
-            descriptor = files.open_read(parent, name)
-            try:
-                info = files.info(descriptor)
-            except BaseException:
-                close_quietly(files, descriptor)
-                raise
+        descriptor, info = open_blob(files, parent, name, name)
     finally:
         close_quietly(files, parent)
     try:
-        check_ordinary(info, name)
-        size_bytes = info.size_bytes
-        return read_through(files, descriptor, memory if size_bytes >= len(memory) else memory[:size_bytes])
+        return read_through(files, descriptor, memory[: min(info.size_bytes, len(memory))])
     finally:
         put_back(files, descriptor, info)
 
