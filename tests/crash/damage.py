@@ -75,7 +75,12 @@ def check_restore(
     program = Program(floats=floats)
     try:
         with deadline(_DEADLINE_S), quiet():
-            result = program.checkpointer(files, path).restore()
+            ckpt = program.checkpointer(files, path)
+            try:
+                result = ckpt.restore()
+            finally:
+                if path != RUN:  # a real directory: what is open of it would stay open in this process
+                    ckpt.close()
     except FormatError as error:
         return "" if may_refuse else f"refused: {describe(error)}"
     except HoldfastError as error:
