@@ -29,7 +29,7 @@ def why_not() -> str:
     """Why power cannot be cut on this machine; empty where it can."""
     if os.geteuid() != 0:
         return "mounting a loop device needs root"
-    missing = [tool for tool in ("mkfs.ext4", "mount", "umount") if shutil.which(tool) is None]
+    missing = [tool for tool in ("mkfs.ext4", "mount", "umount", "losetup") if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} not found"
     try:
@@ -100,9 +100,19 @@ class LoopImage:
         """An agent whose training has ended takes a moment to notice; it does not outlive the cut, either."""
         for _ in range(_UNMOUNT_TRIES - 1):
             if subprocess.run(["umount", self.path], capture_output=True, check=False).returncode == 0:
-                return
+                break
             time.sleep(_UNMOUNT_PAUSE_S)
-        _run("umount", self.path)
+        else:
+            _run("umount", self.path)
+        if self._is_mounted_elsewhere():
+            # Nothing is written to it after the cut: a copy is what the next boot would find.
+            shutil.copyfile(self._image, f"{self._image}.copy")
+            os.replace(f"{self._image}.copy", self._image)
+
+    def _is_mounted_elsewhere(self) -> bool:
+        """Whether a process with mounts of its own, which began while this was mounted, still has it: without power."""
+        found = subprocess.run(["losetup", "--associated", self._image], capture_output=True, check=True)
+        return bool(found.stdout.strip())
 
     def _clean_up(self) -> None:
         subprocess.run(["umount", "-l", self.path], capture_output=True, check=False)
