@@ -109,7 +109,7 @@ def test_blocks_of_a_thread_that_does_not_come_back_are_not_lent_again(monkeypat
             os.kill(os.getpid(), signal.SIGINT)
 
     def hang(index, block):
-        if threading.current_thread() is not threading.main_thread():
+        if index > 0 and threading.current_thread() is not threading.main_thread():
             hangs.set()
             assert goes_on.wait(timeout=30)
             block[:] = b"x" * 4096

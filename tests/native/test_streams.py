@@ -264,3 +264,18 @@ def test_checkpoints_are_the_same_with_and_without_it_and_each_restores_the_othe
     assert shards[0] == shards[1]
     for kind in (True, False):
         assert _run(_RESTORE, str(tmp_path / str(kind)), with_native=not kind) == "equal"
+
+
+def test_without_a_free_descriptor_it_is_loaded_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setattr(native, "_load", _without_descriptors)
+
+    first = native.is_built()
+    monkeypatch.undo()
+
+    assert not first
+    assert native.is_built()
+
+
+def _without_descriptors(name: str) -> None:
+    raise OSError(24, "Too many open files")

@@ -20,7 +20,10 @@ _loaded: dict[str, ModuleType | None] = {}
 def _part(name: str) -> ModuleType | None:
     """Loaded when it is used first: a listing needs one of them, a save the other."""
     if name not in _loaded:
-        _loaded[name] = None if os.environ.get("HOLDFAST_NATIVE") == "0" else _load(name)
+        try:
+            _loaded[name] = None if os.environ.get("HOLDFAST_NATIVE") == "0" else _load(name)
+        except OSError:  # no descriptor is free for it; perhaps the next time
+            return None
     return _loaded[name]
 
 
