@@ -4,10 +4,9 @@ import math
 
 from holdfast.policy.auto import FIRST_LATEST_S, FIRST_S, FIRST_STEPS, Auto
 from holdfast.policy.failures import FailureRate
-from holdfast.policy.measuring import Costs, Pace, Spending
+from holdfast.policy.measuring import Costs, Pace, Recent, Spending, Write
 from holdfast.policy.profile import Profile
 from holdfast.policy.rules import Demand, Facts, Plan, Wish, demand, explain
-from holdfast.policy.writes import Recent, Write
 
 __all__ = ["FIRST", "Plan", "Profile", "Tuner", "Wish"]
 
@@ -115,17 +114,15 @@ class Tuner:
         self._steps += count
         self._elapsed_s += seconds
         write = self._write
-        odd = self._pace.is_odd(count, seconds)
         if write is not None and writing != write.ended:
-            write.note(count, seconds, odd=odd)
+            write.note(count, seconds)
             # The first one is waited for, so that less has to do.
             unknown = not self._costs.slowing.known
             if write.ended and (not write.left or (unknown and write.is_seen)):
                 self._end_write()
                 self._weigh()
         if not writing:
-            if not odd:
-                self._recent.add(count, seconds)
+            self._recent.add(count, seconds)
             if self._pace.add(count, seconds):
                 self._weigh()
 
@@ -233,7 +230,7 @@ class Tuner:
             return
         blind = self._blind > (_BLIND if self._costs.slowing.sure else _BLIND_FIRST)
         self._facts = Facts(
-            step_s=self._pace.each_s or step_s,
+            step_s=step_s,
             cost_s=cost_s,
             careful_s=self._costs.careful_s,
             durable_s=durable_s or 0.0,  # none ever was: they all failed

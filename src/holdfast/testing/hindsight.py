@@ -34,11 +34,8 @@ class Best(NamedTuple):
     room for a few checkpoints in the whole job."""
 
 
-def best_fixed(scenario: Scenario, mtbf_s: float, dearer: float | None = None, *, begins: bool = True) -> Best:
-    """For the whole job, and for this time between failures; by expected costs, or by those that came: `dearer`.
-
-    `begins`: the first checkpoint of the job is part of it; those after failures always are.
-    """
+def best_fixed(scenario: Scenario, mtbf_s: float, dearer: float | None = None) -> Best:
+    """For the whole job, and for this time between failures; by expected costs, or by those that came: `dearer`."""
     times_s = [piece.steps * scenario.each_s(piece) for piece in scenario.pieces]
     base_s = sum(times_s)
     # Log-normal noise, with a mean of 1; and what spikes add in the mean.
@@ -48,7 +45,7 @@ def best_fixed(scenario: Scenario, mtbf_s: float, dearer: float | None = None, *
     durable_s = _quantile(sorted((piece.durable_s * top, time_s) for piece, time_s in pieces), 1 - _LATE)
     # An interval of T makes time/T checkpoints in each piece; all together they may cost `overhead` of the whole time.
     cost_s2 = sum(time_s * piece.cost_s * spikes for piece, time_s in pieces)
-    attempts = begins + base_s / scenario.mtbf_s
+    attempts = 1 + base_s / scenario.mtbf_s
     allowed_s = scenario.overhead * base_s - attempts * (scenario.first - 1) * scenario.pieces[0].cost_s
     overhead_s = cost_s2 / allowed_s if allowed_s > 0 else math.inf
     failures_s = young_daly(cost_s2 / base_s, mtbf_s)
@@ -67,8 +64,8 @@ def best_fixed(scenario: Scenario, mtbf_s: float, dearer: float | None = None, *
 def best_here(scenario: Scenario, step: int, mtbf_s: float) -> int:
     """For the piece that the step is in, as if the job consisted of nothing else; in steps."""
     piece = scenario.at(step)
-    alone = scenario._replace(pieces=(piece._replace(steps=scenario.steps),))
-    return max(1, round(best_fixed(alone, mtbf_s, begins=False).interval_s / scenario.each_s(piece)))
+    alone = scenario._replace(pieces=(piece._replace(steps=scenario.steps),), first=1.0)  # which comes but once
+    return max(1, round(best_fixed(alone, mtbf_s).interval_s / scenario.each_s(piece)))
 
 
 def distance(scenario: Scenario, result: Result, chosen: Iterable[tuple[int, float]]) -> float | None:

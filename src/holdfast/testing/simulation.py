@@ -16,9 +16,6 @@ __all__ = ["Pacing", "Piece", "Policy", "Result", "Scenario", "simulate"]
 _GIVE_UP = 10  # times as long as without checkpoints and failures: the job does not get on
 _LEAST_OF_MEAN = 0.2  # no luck makes a step faster than that
 _MOST_SYMMETRIC = 0.3
-# How often a program looks at its steps: see `holdfast.engine.pacing`.
-_LOOK_S = 0.1
-_LOOK_MOST = 1000
 
 
 class Piece(NamedTuple):
@@ -225,20 +222,10 @@ class _Job:
     def failed(self) -> bool:
         return self.wall_s >= self._fails_s
 
-    def advance(self, count: int, slow_s: float = 0.0) -> tuple[int, float]:
-        """Make so many steps, or fewer where something changes before: how many, and what they took.
-
-        `slow_s`: so much longer takes each of them. Like in a program, which looks at its steps often, a pause is in a
-        few steps that are told by themselves.
-        """
+    def advance(self, count: int, extra_s: float = 0.0) -> tuple[int, float]:
+        """Make so many steps, or fewer where something changes before: how many, and what they took."""
         piece, scenario = self.piece, self._scenario
         count = min(count, self._ends[self._index] - self.step)
-        if scenario.pause_every:
-            look = max(1, min(_LOOK_MOST, int(_LOOK_S / piece.step_s)))
-            pause = scenario.pause_every - self.step % scenario.pause_every
-            if count >= pause:
-                count = pause if pause <= look else pause - look
-        extra_s = count * slow_s
         mean_s = count * piece.step_s
         seconds = mean_s
         if scenario.step_noise:
@@ -357,8 +344,9 @@ class _Attempt:
         steps = max(1, math.ceil((durable_s - slow_s) / piece.step_s))
         left = steps
         while left > 0 and not job.over:
-            done, seconds = job.advance(left, slow_s / steps)
-            left -= done
+            asked = left
+            done, seconds = job.advance(asked, slow_s * asked / steps)
+            left -= asked
             pacing.note_steps(done, seconds, writing=True)
             if job.failed:
                 return
