@@ -44,7 +44,7 @@ test-beside: $(VENV)/dev.stamp
 
 test-quick: $(VENV)/dev.stamp
 	COVERAGE_OF_CHILDREN=$(CURDIR)/.coverage-children \
-		$(BIN)/python -m pytest -n 3 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
+		$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not slow and not scheduler" --ignore=tests/crash \
 			$(COV) $(PYTEST_ARGS)
 
 test-slow: $(VENV)/dev.stamp
