@@ -63,6 +63,23 @@ def test_a_word_that_is_no_text_is_shown_and_kept(holdfast_command):
         assert "caf" in answer.out
 
 
+def test_a_job_that_the_scheduler_refuses_is_not_called_a_wrong_command_line(holdfast_command, tmp_path, monkeypatch):
+    """Which would mean that nothing was changed; but the script is written."""
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\necho 'error: invalid account' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
+
+    answer = holdfast_command("submit", "slurm", "--", "python", "train.py")
+
+    assert answer.code == 1
+    assert "sbatch: status 1: error: invalid account" in answer.err
+    assert "sbatch train.sbatch" in answer.err
+    assert (tmp_path / "train.sbatch").exists()
+
+
 def test_without_a_scheduler_it_says_so(holdfast_command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

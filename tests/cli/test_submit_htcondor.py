@@ -32,7 +32,7 @@ def test_a_dry_run_is_a_document_too(capsys):
 
 
 def test_without_htcondor_it_fails_and_says_what_to_do(capsys):
-    assert dispatch(["submit", "htcondor", "--run", "runs/x", "--", "/bin/sh"]) == 2
+    assert dispatch(["submit", "htcondor", "--run", "runs/x", "--", "/bin/sh"]) == 1
 
     said = capsys.readouterr().err
     assert "there is no HTCondor here" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.errors import HoldfastError, NotSubmittedError, UsageError
 from holdfast.integrations.htcondor_submit import add_arguments, describe, missing_runs, output_of, path_of, submit
 
 
@@ -138,7 +138,7 @@ def test_without_htcondor_the_description_is_written_all_the_same(monkeypatch: p
     arguments = parsed("--run", "runs/mnist")
     text = describe(arguments, [sys.executable, "train.py"])
 
-    with pytest.raises(UsageError, match="no HTCondor here") as failure:
+    with pytest.raises(NotSubmittedError, match="no HTCondor here") as failure:
         submit(text, path_of(arguments, ()))
 
     assert "mnist.sub" in failure.value.hint
@@ -152,7 +152,7 @@ def test_what_condor_submit_says_is_told(folder: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-    with pytest.raises(UsageError, match=r"failed with status 1: ERROR: no schedd"):
+    with pytest.raises(NotSubmittedError, match=r"failed with status 1: ERROR: no schedd"):
         submit("queue\n", "x.sub")
 
 
@@ -168,7 +168,7 @@ def test_a_condor_submit_that_cannot_be_started_is_told(folder: Path, monkeypatc
     (folder / "condor_submit").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
 
-    with pytest.raises(UsageError, match="cannot be started"):
+    with pytest.raises(NotSubmittedError, match="cannot be started"):
         submit("queue\n", "x.sub")
 
 
@@ -176,7 +176,7 @@ def test_words_that_are_no_text_are_written_as_they_are(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "/nowhere")
     arguments = parsed("--run", "runs/mnist")
 
-    with pytest.raises(UsageError, match="no HTCondor here"):
+    with pytest.raises(NotSubmittedError, match="no HTCondor here"):
         submit(describe(arguments, [sys.executable, os.fsdecode(b"\xff.py")]), "x.sub")
 
     assert b'arguments                 = "\xff.py"' in Path("x.sub").read_bytes()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import StorageError, UsageError
+from holdfast.core.errors import NotSubmittedError, StorageError, UsageError
 from holdfast.integrations import slurm_submit
 
 _COMMAND = ("python", "train.py")
@@ -167,14 +167,14 @@ def with_sbatch(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 def test_a_job_that_was_not_submitted_is_never_told_as_submitted(tmp_path, monkeypatch, script):
     with_sbatch(tmp_path, monkeypatch, script)
 
-    with pytest.raises(UsageError, match="sbatch: status"):
+    with pytest.raises(NotSubmittedError, match="sbatch: status"):
         slurm_submit.submit("text", str(tmp_path / "job.sbatch"))
 
 
 def test_what_sbatch_complains_of_in_several_lines_is_told_in_one(tmp_path, monkeypatch):
     with_sbatch(tmp_path, monkeypatch, "printf 'error: no route\\nfatal: no controller\\n' >&2; exit 1")
 
-    with pytest.raises(UsageError, match="status 1: error: no route; fatal: no controller") as caught:
+    with pytest.raises(NotSubmittedError, match="status 1: error: no route; fatal: no controller") as caught:
         slurm_submit.submit("text", str(tmp_path / "job.sbatch"))
 
     assert f"`sbatch {tmp_path / 'job.sbatch'}`" in caught.value.hint

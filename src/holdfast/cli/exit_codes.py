@@ -6,6 +6,7 @@ from holdfast.core.errors import (
     FencedError,
     FormatError,
     NoCheckpointError,
+    NotSubmittedError,
     RestoreError,
     RunBusyError,
     RunError,
@@ -56,6 +57,7 @@ _OF_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (RunBusyError, BUSY),
     (FencedError, BUSY),
     (StorageError, STORAGE),
+    (NotSubmittedError, NO),
     (Stopped, INTERRUPTED),
 )
 

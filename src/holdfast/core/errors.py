@@ -15,6 +15,7 @@ HoldfastError
 ├── RunError (OSError)                 a directory that is not, or cannot be, a run
 ├── RunBusyError (RuntimeError)        another live writer holds the run (I11)
 ├── FencedError (RuntimeError)         a newer attempt has started; this one may not write (I11)
+├── NotSubmittedError (RuntimeError)   the scheduler did not take a job whose script is written
 ├── Stopped (RuntimeError)             asked to stop, and saved (on_stop="raise")
 │   └── Interrupted (KeyboardInterrupt)   by Ctrl-C
 └── StorageError (OSError)             the storage failed
@@ -35,6 +36,7 @@ __all__ = [
     "Interrupted",
     "NoCheckpointError",
     "NoSpaceError",
+    "NotSubmittedError",
     "ProtocolError",
     "RestoreError",
     "RunBusyError",
@@ -126,6 +128,10 @@ class RunBusyError(HoldfastError, RuntimeError):
 
 class FencedError(HoldfastError, RuntimeError):
     """A newer attempt has started; this one may neither commit nor delete (I11)."""
+
+
+class NotSubmittedError(HoldfastError, RuntimeError):
+    """The scheduler did not take the job, or nobody knows; its script is written."""
 
 
 class StorageError(HoldfastError, OSError):

@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import NotSubmittedError, UsageError
 from holdfast.engine.jobs import restart_status
 from holdfast.engine.whole_file import whole_file
 from holdfast.integrations.htcondor_completing import complete
@@ -136,22 +136,22 @@ def submit(text: str, path: str) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise UsageError(
+        raise NotSubmittedError(
             "there is no HTCondor here: condor_submit is not in the path",
             hint=f"the description is in {path}; submit it where HTCondor is",
         ) from None
     except OSError as error:
-        raise UsageError(
+        raise NotSubmittedError(
             f"condor_submit cannot be started: {error.strerror}", hint=f"the description is in {path}"
         ) from error
     except subprocess.TimeoutExpired:
-        raise UsageError(
+        raise NotSubmittedError(
             f"condor_submit {path} has not answered for {_SUBMIT_S:.0f} s", hint="is the pool up? condor_q says"
         ) from None
     job = _JOB.match(done.stdout)
     if done.returncode != 0 or job is None:
         said = (done.stderr or done.stdout).strip()
-        raise UsageError(
+        raise NotSubmittedError(
             f"condor_submit {path} failed with status {done.returncode}: {said}",
             hint="it says what HTCondor does not like in the description, or that it cannot be reached",
         )

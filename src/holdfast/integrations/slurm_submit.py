@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 
-from holdfast.core.errors import UsageError, printable
+from holdfast.core.errors import NotSubmittedError, UsageError, printable
 from holdfast.engine.turns import TURN_VARIABLE
 from holdfast.engine.whole_file import whole_file
 from holdfast.integrations.slurm_options import Option, last_value, limit_s, read_options
@@ -118,7 +118,8 @@ def path_of(arguments: argparse.Namespace, command: Sequence[str]) -> str:
 def submit(text: str, path: str) -> str:
     """Write the script and give it to sbatch; the job's number.
 
-    UsageError where there is no sbatch, where it refuses, or where the file is there and is not one of these scripts.
+    UsageError where there is no sbatch, or where the file is there and is not one of these scripts: nothing is changed
+    then. NotSubmittedError where sbatch does not take it.
     """
     sbatch = shutil.which("sbatch")
     if sbatch is None:
@@ -136,17 +137,17 @@ def submit(text: str, path: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UsageError(
+        raise NotSubmittedError(
             f"sbatch did not answer within {_DEADLINE_S} s",
             hint=f"`squeue --me` tells whether the job is there; else submit it later: sbatch {path}",
         ) from error
     except OSError as error:
-        raise UsageError(f"{sbatch}: {error.strerror}", hint="check that sbatch works") from error
+        raise NotSubmittedError(f"{sbatch}: {error.strerror}", hint="check that sbatch works") from error
     said, complaint = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     number = _NUMBER.match(said.splitlines()[-1]) if said else None
     if done.returncode != 0 or number is None:
         found = "; ".join(map(printable, (complaint or said or "no word").splitlines()))[:1000]
-        raise UsageError(
+        raise NotSubmittedError(
             f"sbatch: status {done.returncode}: {found}",
             hint=f"the script is kept: when sbatch can take it, submit it by `sbatch {path}`",
         )
