@@ -80,6 +80,10 @@ class Script:
             if text in line:
                 return
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def say(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,20 @@ def test_forked_workers_do_not_inherit_the_handlers(tmp_path: Path) -> None:
     assert ended.status == 0
 
 
+def test_a_forked_worker_that_is_ended_at_once_does_not_end_its_parent(tmp_path: Path) -> None:
+    # The signal comes before the child has forgotten whose handlers it has.
+    before = "import os, signal, time\nin_child = lambda: (os.write(2, b'here'), time.sleep(1))\n"
+    before += "os.register_at_fork(after_in_child=in_child)\n"
+    fork = "on_SIGTERM_prehook=None)\nhear, tell = os.pipe()\nos.dup2(tell, 2)\nchild = os.fork()\n"
+    fork += "if child == 0:\n    time.sleep(60)\n    os._exit(1)\nos.read(hear, 4)\nos.kill(child, signal.SIGTERM)\n"
+    fork += "print('child', os.waitpid(child, 0)[1], flush=True)\ntime.sleep(1)\n("
+
+    ended = run(tmp_path, [*write_counter(tmp_path, fork, before), "1"])
+
+    assert f"child {signal.SIGTERM.value}" in ended.out
+    assert ended.status == 0
+
+
 def test_all_checkpointers_of_a_program_keep_what_they_have(tmp_path: Path) -> None:
     second = "checkpoint_exit_code=77)\nother = Checkpointer(Path('other.txt'), lambda p, v: p.write_text(v), None)\n"
     second += "other.step('mine')\n("
@@ -191,6 +206,79 @@ def test_all_checkpointers_of_a_program_keep_what_they_have(tmp_path: Path) -> N
     assert ended.status == 77
     assert (tmp_path / "other.txt").read_text() == "mine"
     assert (tmp_path / "checkpoint.txt").read_text() == "1"
+
+
+def test_a_signal_that_does_not_interrupt_the_main_thread_is_heard_all_the_same(tmp_path: Path) -> None:
+    # As one that comes right before that thread begins to wait: the interpreter knows of it, and the wait goes on.
+    aside = "on_SIGTERM_prehook=None)\nimport os, signal, threading\ncheckpointer.step(7)\n"
+    aside += "def get_it():\n    sys.stdin.readline()\n    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+    aside += "threading.Thread(target=get_it).start()\nprint('waits', flush=True)\nos.read(os.pipe()[0], 1)\n("
+    with started(tmp_path, [*write_counter(tmp_path, aside), "0"]) as script:
+        script.wait_for("waits")
+        _until_it_waits(script.pid)
+
+        script.say("now")
+        ended = script.end()
+
+    assert ended.status == 85
+    assert (tmp_path / "checkpoint.txt").read_text() == "7"
+
+
+def test_a_call_that_begins_again_after_every_signal_is_not_kept_from_its_end(tmp_path: Path) -> None:
+    # As C libraries do: whoever interrupts it again and again has it wait for ever.
+    patient = "on_SIGTERM_prehook=None)\nimport ctypes, os, signal\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    patient += "def wait():\n    while libc.poll(None, 0, 2000) < 0:\n        pass\n"
+    patient += "from holdfast.doors import kit_signals\nkit_signals._handle = handle = lambda *_: None\n"
+    patient += "signal.signal(signal.SIGTERM, handle)\nprint('waits', flush=True)\nwait()\n"
+    patient += "print('waited', flush=True)\n("
+    with started(tmp_path, [*write_counter(tmp_path, patient), "0"]) as script:
+        script.wait_for("waits")
+        script.send(signal.SIGTERM)
+
+        script.wait_for("waited")
+        script.send(signal.SIGKILL)
+        ended = script.end()
+
+    assert "waited" in ended.out
+
+
+def test_a_signal_to_a_child_that_a_library_forked_is_not_taken_for_the_parents(tmp_path: Path) -> None:
+    # Without Python's hooks it never forgets, and what it gets is written to the same place.
+    fork = "on_SIGTERM_prehook=None)\nimport ctypes, os, signal, time\nchild = ctypes.PyDLL(None).fork()\n"
+    fork += "if child == 0:\n    time.sleep(60)\n    os._exit(1)\ntime.sleep(0.5)\nos.kill(child, signal.SIGUSR1)\n"
+    fork += "print('child', os.waitpid(child, 0)[1], flush=True)\ntime.sleep(1)\n("
+
+    ended = run(tmp_path, [*write_counter(tmp_path, fork), "1"])
+
+    assert f"child {signal.SIGUSR1.value}" in ended.out
+    assert ended.status == 0
+
+
+def test_a_program_that_has_closed_all_descriptors_forks_children_that_can_be_ended(tmp_path: Path) -> None:
+    fork = "on_SIGTERM_prehook=None)\nimport os, signal, time\nos.closerange(3, 64)\nhear, tell = os.pipe()\n"
+    fork += "child = os.fork()\nif child == 0:\n    os.write(tell, b'here')\n    time.sleep(60)\n    os._exit(1)\n"
+    fork += "os.read(hear, 4)\nos.kill(child, signal.SIGTERM)\nprint('child', os.waitpid(child, 0)[1], flush=True)\n"
+    fork += "os._exit(0)\n("
+
+    ended = run(tmp_path, [*write_counter(tmp_path, fork), "1"])
+
+    assert f"child {signal.SIGTERM.value}" in ended.out
+    assert ended.status == 0
+
+
+def test_a_wakeup_descriptor_that_somebody_has_closed_keeps_nobody_from_being_made(tmp_path: Path) -> None:
+    before = "import os, signal\nreader, writer = os.pipe()\nos.set_blocking(writer, False)\n"
+    before += "signal.set_wakeup_fd(writer)\nos.close(writer)\n"
+
+    assert run(tmp_path, [*write_counter(tmp_path, before=before), "1"]).status == 0
+
+
+def _until_it_waits(pid: int) -> None:
+    """For the pipe: its main thread sleeps."""
+    deadline_s = time.monotonic() + 60
+    while ") S " not in Path(f"/proc/{pid}/task/{pid}/stat").read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def handlers_are_as_before() -> Iterator[None]:
     usual[signal.SIGINT] = signal.default_int_handler
     for number, handler in usual.items():
         signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
     yield
     assert {number: signal.getsignal(number) for number in usual} == usual
     assert signal.set_wakeup_fd(-1) == -1

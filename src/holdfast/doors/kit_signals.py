@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from holdfast.agent.exiting import EXIT_NOT_DURABLE
+from holdfast.doors.kit_wakeup import forget_wakeups, wake_up
 
 __all__ = ["SIGNALS", "Leaver", "is_asked", "leave_if_asked", "leave_now", "watch"]
 
@@ -39,6 +40,12 @@ class Leaver(Protocol):
 
 _leavers: "list[weakref.ref[Leaver]]" = []
 _before: dict[int, Any] = {}
+_pid = 0
+"""The process whose signals these are; a forked child may get one before it has forgotten them."""
+_seen: list[int] = []
+"""All that the handler was called for, whatever came of it."""
+_sent_again: list[int] = []
+"""Each once: a call that is begun again after every signal would never end."""
 _asked: list[int] = []
 _status: list[int] = []
 """Once the work has been done: of a program that catches SystemExit, to be raised again."""
@@ -53,6 +60,8 @@ _is_starting = False
 
 def watch(leaver: Leaver) -> None:
     """Have it asked before the program ends by a signal. Outside of the main thread that is only a warning."""
+    global _pid
+    _pid = os.getpid()
     _leavers[:] = [one for one in _leavers if one() is not None]
     _leavers.append(weakref.ref(leaver))
     for number in SIGNALS:
@@ -69,6 +78,8 @@ def watch(leaver: Leaver) -> None:
             _log.warning("made outside of the main thread: the KIT Checkpointer does not see signals")
             return
         _before[number] = before
+    if _before and threading.current_thread() is threading.main_thread():
+        wake_up(_is_missed)
 
 
 def is_asked() -> bool:
@@ -97,6 +108,13 @@ def leave_if_asked() -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     global _is_own
+    if os.getpid() != _pid:
+        _forget_in_child()
+        if signal.getsignal(number) is _handle:  # put back by somebody else who forgot later
+            signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        return
+    _seen.append(number)
     is_own, _is_own = _is_own, False
     if not any(one() for one in _leavers):
         _step_back(number)
@@ -117,6 +135,14 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _leave()
 
 
+def _is_missed(number: int) -> bool:
+    """Whether it came, and the handler has not been called. Once it was, it sees to what follows."""
+    if _seen or number in _sent_again or signal.getsignal(number) is not _handle:
+        return False
+    _sent_again.append(number)
+    return True
+
+
 def _chain(number: int, frame: FrameType | None) -> None:
     before = _before.get(number)
     if callable(before) and before is not signal.default_int_handler:
@@ -128,6 +154,8 @@ def _chain(number: int, frame: FrameType | None) -> None:
 
 def _step_back(number: int) -> None:
     """Nobody is left to be asked: as if nobody had been."""
+    _seen.clear()
+    _sent_again.clear()
     signal.signal(number, _before.pop(number, None) or signal.SIG_DFL)
     signal.raise_signal(number)
 
@@ -182,7 +210,10 @@ def _forget_in_child() -> None:
         number, before = _before.popitem()
         if signal.getsignal(number) is _handle:  # else it is somebody else's by now
             signal.signal(number, before or signal.SIG_DFL)
+    forget_wakeups()
     _leavers.clear()
+    _seen.clear()
+    _sent_again.clear()
     _asked.clear()
     _status.clear()
     _is_leaving = _is_own = _is_starting = False
