@@ -180,6 +180,14 @@ def test_a_program_without_an_end_is_proven_as_far_as_time_allows(prove):
 
 
 @pytest.mark.slow
+def test_a_proof_of_fewer_interruptions_than_there_was_time_for_is_not_finished(prove):
+    code, found = prove("never_ends", "--interruptions", "200", "--time-limit", "60s")
+
+    assert (code, found["answer"], found["wanted"]) == (1, "unfinished", 200)
+    assert any("200 interruptions want about" in remark for remark in found["remarks"])
+
+
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_with_its_children(prove):
     code, found = prove("hangs", "--time-limit", "10s")
 

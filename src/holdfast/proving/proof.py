@@ -125,6 +125,8 @@ class _Proof:
                 self._remarks.append(self._wanted(is_cut=reference.status is None))
         if answer == IDENTICAL and broken is None:
             answer = self._judge_made(reference.trace)
+            if self._missing(reference, legs):
+                answer = UNFINISHED  # a proof of less than was asked for is none that a test should pass by
         if rebound:
             broken = add_rebound(broken, rebound)
         if self._unseen:
@@ -267,6 +269,10 @@ class _Proof:
             self._remarks.append(f"the program had ended before the signal came, which was meant for step {steps}")
         return None
 
+    def _missing(self, reference: Start, legs: Sequence[Leg]) -> int:
+        """How many interruptions found no step of their own, because the time was not enough to come to that many."""
+        return self._wishes.interruptions - (len(legs) - 1) if reference.status is None else 0
+
     def _judge_made(self, reference: Trace) -> str:
         """Where nothing parts: whether there was anything that could have."""
         if not self._made:
@@ -384,7 +390,7 @@ class _Proof:
             first_step=course.steps[0],
             last_step=course.steps[-1],
             interruptions=self._made,
-            wanted=len(legs) - 1,
+            wanted=len(legs) - 1 + self._missing(reference, legs),
             seed=self._wishes.seed,
             took_s=round(time.monotonic() - self._began_s, 3),
             utc_s=time.time(),
