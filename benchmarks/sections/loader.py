@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 _MOST_PERCENT = 2.0
 _LEAST_REPEAT = 15
-_EPOCHS = 4
+_EPOCHS = 12
 _IMAGE = 256
 _SIDE = 192
 _CROP = 224

@@ -61,8 +61,9 @@ def test_generators_are_as_before(names, odd):
         assert all_states() == before
 
 
+@pytest.mark.parametrize("restores", [True, False], ids=["here", "in a worker"])
 @pytest.mark.parametrize("name", list(DRAWS))
-def test_a_sample_that_draws_only_now_and_then_is_seeded_as_well(name):
+def test_a_sample_that_draws_only_now_and_then_is_seeded_as_well(name, restores):
     """Nothing is seeded at first, since the first samples draw nothing."""
 
     def seldom(index: int) -> float:
@@ -71,6 +72,7 @@ def test_a_sample_that_draws_only_now_and_then_is_seeded_as_well(name):
     expected = [PerSample(7).batch(0, [index], seldom, list)[0] for index in range(60)]
     np.random.randn()  # leaves one behind
     one = PerSample(7)
+    one.restores = restores
     found = [sample for begin in range(0, 60, 4) for sample in one.batch(0, range(begin, begin + 4), seldom, list)]
 
     assert found == expected
@@ -216,6 +218,29 @@ def test_draws_that_bring_the_index_back_to_where_it_was_are_seen():
         generator.note()
         draw()
         assert generator.has_moved()
+
+
+def test_a_seed_that_leaves_the_index_where_it_was_is_seen():
+    for generator, seed in zip(generators(), [random.seed, np.random.seed, torch.manual_seed], strict=True):
+        seed(1)
+        generator.note()
+        seed(2)
+        assert generator.has_moved()
+
+
+def test_a_worker_notes_the_states_once_and_again_when_one_was_drawn_from(monkeypatch):
+    noted = []
+    note = places.Region.note
+    monkeypatch.setattr(places.Region, "note", lambda self: noted.append(self) or note(self))
+    one = PerSample(7)
+    one.restores = False
+    one.batch(0, [0], drawing(), list)
+    noted.clear()
+    for begin in range(10):
+        one.batch(0, [begin], drawing(), list)
+
+    assert noted == []
+    assert one.batch(0, [5], drawing("numpy"), list) == PerSample(7).batch(0, [5], drawing("numpy"), list)
 
 
 def test_all_generators_are_looked_at_in_memory_here():

@@ -140,12 +140,19 @@ class TestChangedData:
             source(8, finish="old").load_state_dict(self.left())
 
     @pytest.mark.parametrize(("batches", "epoch"), [(0, 0), (3, 1)])
-    def test_between_two_epochs_it_may_have_any_length(self, batches, epoch):
+    def test_between_two_epochs_it_may_have_any_length_and_that_is_said(self, batches, epoch, caplog):
         data = source(13)
         data.load_state_dict(self.left(batches=batches))
 
+        assert "it has 13 samples, and had 10 until now" in caplog.text
         assert (data.epoch, data.progress.consumed) == (epoch, 0)
         assert sorted(flat(data)) == list(range(13))
+
+    @pytest.mark.parametrize("batches", [0, 1, 3])
+    def test_of_the_same_length_nothing_is_said(self, batches, caplog):
+        source(10).load_state_dict(self.left(batches=batches))
+
+        assert caplog.text == ""
 
     @pytest.mark.parametrize("options", [{"seed": 8}, {"shuffle": False}])
     def test_another_order_is_refused(self, options):

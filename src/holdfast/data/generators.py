@@ -26,10 +26,13 @@ from holdfast.data.places import (
     region_of_torch,
 )
 
-__all__ = ["Generator", "arrived_since", "generators"]
+__all__ = ["ALL", "Generator", "arrived_since", "generators"]
 
 _WORDS = WORDS_BYTES // 4
 _FIRST = bytes(4)  # the index of the first word
+
+ALL = 3
+"""So many there are, where the program has imported torch."""
 
 
 class Generator(Protocol):
@@ -130,7 +133,8 @@ class _Python:
     keep = note
 
     def has_moved(self) -> bool:
-        return self._region.has_changed() or bool(self._instance.gauss_next != self._gauss)
+        region = self._region
+        return region.ends != region.noted_ends or bool(self._instance.gauss_next != self._gauss)
 
     def put_back(self) -> None:
         self._region.put_back()
@@ -191,7 +195,8 @@ class _Numpy:
             return True
         if regions is None:
             return bool(self.look() != seen)
-        return regions[0].has_changed() or regions[1].has_changed()
+        words, kept = regions
+        return words.ends != words.noted_ends or kept.ends != kept.noted_ends
 
     def put_back(self) -> None:
         generator, regions, seen = self._noted
@@ -290,7 +295,7 @@ class _Torch(_TorchAsked):
         self._noted = None
 
     def has_moved(self) -> bool:
-        return self._region.has_changed()
+        return self._region.ends != self._region.noted_ends
 
     def put_back(self) -> None:
         if self._noted is None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from holdfast.data.bits import Read, all_bits, sample_bits
-from holdfast.data.generators import Generator, arrived_since, generators
+from holdfast.data.generators import ALL, Generator, arrived_since, generators
 
 __all__ = ["PerItem", "PerSample"]
 
@@ -37,6 +37,7 @@ class PerSample:
         self._seed = seed
         self._seeded: list[Generator] = []
         self._watched: list[Generator] | None = None
+        self._is_noted = False  # whether those that are watched are as they were noted, as far as is known
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What was learned refers to the generators of this process.
@@ -112,7 +113,7 @@ class PerSample:
             try:
                 made = make(of)
             finally:
-                self._watched = everyone
+                self._watched, self._is_noted = everyone, False
                 self._seeded = self._moved()
                 for generator, state in zip(everyone, before, strict=True):
                     generator.restore(state)
@@ -128,8 +129,11 @@ class PerSample:
             seeded = self._seeded if self.restores else []
             for generator in seeded:
                 generator.keep()
-            for generator in self._watched:
-                generator.note()
+            # In a process that does nothing else, they still are as they were before the last batch.
+            if self.restores or not self._is_noted:
+                for generator in self._watched:
+                    generator.note()
+                self._is_noted = True
             try:
                 made = make(*arguments)
             except BaseException as error:
@@ -147,7 +151,9 @@ class PerSample:
         late = self._moved()
         for generator in late:
             generator.put_back()
-        late += arrived_since([*self._seeded, *(self._watched or []), *late])
+        known = [*self._seeded, *(self._watched or []), *late]
+        if len(known) < ALL:
+            late += arrived_since(known)
         if late:
             self._seeded = self._seeded + late
         return bool(late)

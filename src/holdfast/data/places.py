@@ -37,6 +37,7 @@ _ENGINE = struct.Struct(f"=Qi?3xI{WORDS_BYTES}s4xf?3xd?")
 _ENGINE_WORDS_AT = 20
 # As get_state() gives it: the words in 64 bits each, and three numbers that are not used any more.
 _SAID = struct.Struct(f"=QiiQ{2 * WORDS_BYTES}sdddi4xf?3x")
+_END_BYTES = 64  # in whole words, which are compared faster than bytes
 _OBJECT_BYTES = 512  # of a generator, before its engine: more than there can be
 
 
@@ -48,14 +49,16 @@ class Region:
         self.view = memoryview(self._memory).cast("B")
         self.noted = bytearray(size_bytes)
         self._noted = memoryview(self.noted)
+        # One of the ends has the index, which every draw moves. Where it has come round to where it was, or a seed was
+        # set, all words are others: those between the ends need not be fetched from memory to know it.
+        self.ends, self.noted_ends = (
+            [view[:_END_BYTES].cast("Q"), view[-_END_BYTES:].cast("Q")] for view in (self.view, self._noted)
+        )
+        """They differ when it has changed since it was noted."""
 
     def note(self) -> None:
         """As it is now."""
         self._noted[:] = self.view
-
-    def has_changed(self) -> bool:
-        """Since it was noted."""
-        return self.noted != self.view
 
     def put_back(self) -> None:
         """As it was when it was noted."""

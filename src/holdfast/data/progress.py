@@ -1,5 +1,6 @@
 """Where a training is in its data: what comes next, for which rank, and what is saved of it."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -12,6 +13,8 @@ from holdfast.data.position import Position, position_of, state_of
 from holdfast.data.sharing import batches_in, check_ranks, next_batch, share_of
 
 __all__ = ["Finish", "Progress"]
+
+_log = logging.getLogger("holdfast")
 
 # Samples whose numbers are computed together: of a few, the calls cost more than the numbers.
 _AT_ONCE = 1 << 14
@@ -183,7 +186,8 @@ class Progress:
                 hint='finish="skip" goes on with the next epoch',
             )
         if position.consumed in (0, length) and length != self.length:
-            # At the end of an epoch, or at its begin: nothing of it is left undone.
+            # At the end of an epoch, or at its begin: nothing of it is left undone. But files may be missing.
+            _log.warning("%s: it has %d samples, and had %d until now", self.what, self.length, length)
             position = Position(position.epoch + (position.consumed == length > 0), 0)
             changed = False
         if changed and self._finish == "skip":
