@@ -22,6 +22,7 @@ _CHECKED_MODEL = {"layers": 8, "width": 640, "vocabulary": 8_000}  # large enoug
 _QUICK_MODEL = {"layers": 2, "width": 64, "vocabulary": 1000}
 _COMPUTE_S = 0.7  # a forward and a backward pass of a model of that size
 _QUICK_COMPUTE_S = 0.05
+_WARM_UPS = 2  # a training makes hundreds; the first touches memory, the second is the first that finds all of it known
 _MOST_OF_COPY = {"holdfast, now": 1.3, "holdfast, overlapped": 0.05}
 _LEAST_TIMES_LESS = {"holdfast, now": 2.0, "holdfast, overlapped": 20.0}
 _MOST_OF_WRITE = 1.3
@@ -106,13 +107,13 @@ def _check_restores(contender: Background, state: TorchState, directory: Path) -
 
 def _measure(contender: Background, state: TorchState, directory: Path, *, quick: bool) -> tuple[float, float]:
     with contender.opening(state, directory) as save:
-        if contender.warms:
-            save(0).wait()
-        stall_s, begun = stalled(save, 1, _QUICK_COMPUTE_S if quick else _COMPUTE_S)
+        for step in range(_WARM_UPS if contender.warms else 0):
+            save(step).wait()
+        stall_s, begun = stalled(save, _WARM_UPS, _QUICK_COMPUTE_S if quick else _COMPUTE_S)
         begun.wait()
         settle()
         begin_s = time.perf_counter()
-        save(2).wait()
+        save(_WARM_UPS + 1).wait()
         return stall_s, time.perf_counter() - begin_s
 
 

@@ -5,6 +5,7 @@ import linecache
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,3 +231,26 @@ def test_a_close_that_was_interrupted_anywhere_can_be_called_again_and_lets_the_
             break
     assert not interrupt.where
     assert wrong == []
+
+
+@pytest.mark.parametrize("capture", ["now", "overlapped"])
+def test_no_condition_is_entered_where_an_interrupt_would_leave_it_locked(tmp_path, monkeypatch, capture):
+    """That is code in Python: Ctrl-C between its lock and the block behind it, and nobody gets the lock any more."""
+    enter, entered = threading.Condition.__enter__, []
+
+    def noted(condition: threading.Condition) -> bool:
+        caller = sys._getframe(1).f_code.co_filename
+        if caller.startswith(SOURCES):
+            entered.append(caller)
+        return enter(condition)
+
+    monkeypatch.setattr(threading.Condition, "__enter__", noted)
+    weights = np.zeros(1_000_000)
+    with Checkpointer(tmp_path / "run", {"w": weights}, capture=capture, time_left=lambda: 3600.0) as ckpt:
+        for step in range(5):
+            with ckpt.updating():
+                weights += 1
+            assert ckpt.save(step=step).wait(60)
+            ckpt.step()
+
+    assert entered == []

@@ -405,3 +405,17 @@ def test_a_rollback_leaves_memory_that_is_large_enough_as_it_is(run, root):
         ckpt.restore()
 
         assert ckpt._stager.background.arena._fitting is before
+
+
+def test_the_agent_stays_light_when_it_has_written_a_large_state(tmp_path):
+    """Forty megabytes of its own; the snapshot that it reads is the training's memory."""
+    state = np.zeros(100_000_000, np.uint8)
+    with Checkpointer(tmp_path / "run", {"w": state}, background="process") as ckpt:
+        for step in range(2):
+            assert ckpt.save(step=step).wait(60)
+        (agent,) = agents_of(os.getpid())
+        status = Path(f"/proc/{agent}/status").read_text()
+
+    resident_kb, shared_kb = (int(status.split(f"{name}:")[1].split()[0]) for name in ("VmRSS", "RssShmem"))
+    assert shared_kb > 90_000
+    assert resident_kb - shared_kb < 40 * 1024

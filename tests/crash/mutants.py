@@ -185,6 +185,13 @@ def _retry_after_sync_error() -> None:
 def _no_digest_check() -> None:
     for name in ("checksum_hex", "checksum_of_parts", "digest_hex"):
         _replace(reading, name, lambda data: _Agreeable())
+    scatter = reading.scatter
+
+    def agree(source: memoryview, parts: Sequence[memoryview]) -> str:
+        scatter(source, parts)
+        return _Agreeable()
+
+    _replace(reading, "scatter", agree)
 
 
 def _native_agrees() -> None:
@@ -327,8 +334,8 @@ def _agent_reports_first() -> None:
 def _agent_trusts_memory() -> None:
     gather = persist_image_module.gather
 
-    def gather_and_agree(target: memoryview, parts: Sequence[memoryview]) -> str:
-        gather(target, parts)
+    def gather_and_agree(target: memoryview, parts: Sequence[memoryview], *, kept: bool) -> str:
+        gather(target, parts, kept=kept)
         return _Agreeable()
 
     _replace(persist_image_module, "gather", gather_and_agree)

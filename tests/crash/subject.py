@@ -102,10 +102,9 @@ def small_and_fast(chunk_bytes: int = _PAGE_BYTES) -> Iterator[None]:
     """Shards are written page by page, so that a few kilobytes are many writes and many chunks; git is not asked."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(BlockPool.__init__, "__defaults__", (chunk_bytes,)))
-        stack.enter_context(patch("holdfast.engine.saving.CHUNK_BYTES", chunk_bytes))
-        for module in ("agent.background", "engine.capture", "engine.overlap"):
+        stack.enter_context(patch("holdfast.agent.worker._BLOCK_BYTES", chunk_bytes))
+        for module in ("agent.background", "engine.capture", "engine.overlap", "engine.persist", "engine.saving"):
             stack.enter_context(patch(f"holdfast.{module}.CHUNK_BYTES", chunk_bytes))
-        stack.enter_context(patch("holdfast.engine.persist.persist.__kwdefaults__", {"chunk_bytes": chunk_bytes}))
         stack.enter_context(patch("holdfast.checkpointer.begin_provenance", lambda: lambda: dict(_PROVENANCE)))
         yield
 

@@ -14,15 +14,21 @@ import pytest
 
 from holdfast.engine import blocks
 from holdfast.engine.blocks import BlockPool, run_in_order, run_workers
+from tests.interrupting import interrupted_only_in
+
+
+@pytest.fixture(autouse=True)
+def _no_collection():
+    """JAX has Python run when garbage is collected, where it was imported: what is raised in there, nobody gets."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
     both, interrupted = threading.Barrier(2, timeout=30), threading.Event()
     finished = []
-
-    def interrupt(number, frame):
-        interrupted.set()
-        raise KeyboardInterrupt
 
     def work(next_index):
         while (index := next_index()) is not None:
@@ -32,13 +38,10 @@ def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
             sum(range(3_000_000))  # long enough for a caller that does not wait to be seen
             finished.append(index)
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
+    with interrupted_only_in(run_workers, heard=interrupted.set):
         with pytest.raises(KeyboardInterrupt):
             run_workers(work, 100, 2)
         finished_when_raised = len(finished)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
     time.sleep(0.2)
     assert 0 < len(finished) == finished_when_raised < 100
@@ -48,10 +51,6 @@ def test_an_interrupt_is_raised_only_when_no_thread_works_any_more():
 def test_further_interrupts_do_not_hurry_threads_that_still_work(kind):
     heard, is_first = threading.Semaphore(0), threading.Lock()
     finished = []
-
-    def interrupt(number, frame):
-        heard.release()
-        raise KeyboardInterrupt
 
     def impatient(index):
         if threading.current_thread() is not threading.main_thread() and is_first.acquire(blocking=False):
@@ -66,13 +65,11 @@ def test_further_interrupts_do_not_hurry_threads_that_still_work(kind):
         while (index := next_index()) is not None:
             impatient(index)
 
-    before, lost = signal.signal(signal.SIGINT, interrupt), len(blocks._never_lent_again)
-    try:
+    lost = len(blocks._never_lent_again)
+    with interrupted_only_in(run_workers, run_in_order, heard=heard.release):
         with pytest.raises(KeyboardInterrupt):
             run_workers(work, 1_000_000, 2) if kind == "workers" else _collect(1_000_000, 2, fill=impatient)
         finished_when_raised = len(finished)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
     time.sleep(0.2)
     assert 0 < len(finished) == finished_when_raised
@@ -100,10 +97,6 @@ def test_blocks_of_a_thread_that_does_not_come_back_are_not_lent_again(monkeypat
     pool, hangs, goes_on = BlockPool(4096), threading.Event(), threading.Event()
     raised, back = threading.Event(), threading.Event()
 
-    def interrupt(number, frame):
-        if not raised.is_set():
-            raise KeyboardInterrupt
-
     def keep_interrupting():
         while not raised.wait(timeout=0.05):
             os.kill(os.getpid(), signal.SIGINT)
@@ -122,15 +115,14 @@ def test_blocks_of_a_thread_that_does_not_come_back_are_not_lent_again(monkeypat
         raise KeyboardInterrupt
 
     interrupter = threading.Thread(target=keep_interrupting)
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_in_order(hang, hear, 3, pool=pool, workers=2)
-        raised.set()
-        interrupter.join()
-    finally:
-        raised.set()
-        signal.signal(signal.SIGINT, before)
+    with interrupted_only_in(run_in_order):
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                run_in_order(hang, hear, 3, pool=pool, workers=2)
+            raised.set()
+            interrupter.join()
+        finally:
+            raised.set()
     with pool.block() as block, pool.block() as another, pool.block() as third:
         goes_on.set()
         assert back.wait(timeout=30)
@@ -253,7 +245,7 @@ def test_a_forked_child_neither_has_the_blocks_nor_unmaps_what_takes_their_place
 
     child = os.fork()
     if child == 0:
-        free = pool._free
+        free = pool._blocks
         is_gone = not any(_mapping_of_address(place))
         others = [mmap.mmap(-1, pool.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(8)]
         for other in others:

@@ -223,3 +223,20 @@ def test_a_number_that_no_float_can_be_is_none(checkpointer) -> None:
     signs.note_loss(1, {"loss": 10**400}, fetch=False)
 
     assert signs.suspect == ""
+
+
+def test_a_metric_to_follow_that_no_step_has_is_said_once(tmp_path, caplog):
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(1)}, health="los", every=1) as ckpt:
+        for _ in range(3):
+            ckpt.step(loss=1.0, lr=0.1)
+
+    said = [record.message for record in caplog.records if "health=" in record.message]
+    assert said == ["health='los' follows a metric that no step has had so far; step 1 has loss, lr"]
+
+
+def test_a_metric_to_follow_that_steps_have_is_not_missed_in_saves_without_it(tmp_path, caplog):
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(1)}, health="loss", every=10) as ckpt:
+        ckpt.step(loss=1.0)
+        ckpt.save(metrics={"accuracy": 0.5}, step=2)
+
+    assert "health=" not in caplog.text

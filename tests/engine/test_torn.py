@@ -166,7 +166,7 @@ def test_no_snapshot_is_torn_by_updates_of_numpy_arrays():
 def test_without_the_gate_snapshots_are_torn_and_torch_sees_it(snapshots, gate, optimizer):
     gate.close()  # the hooks are gone
 
-    while snapshots.torn < 5 and snapshots.taken < 5000:
+    while snapshots.torn < 5 and snapshots.taken < 200_000:
         snapshots.begin()
         optimizer.step()
         seen = snapshots.torn, snapshots.refused
@@ -181,7 +181,7 @@ def test_without_the_gate_numpy_snapshots_are_torn():
     arrays = [np.zeros(size, np.float32) for size in _SIZES]
     snapshots = _Snapshots(Gate(arrays, all_guarded=True), {"arrays": arrays})
 
-    while snapshots.torn < 5 and snapshots.taken < 5000:
+    while snapshots.torn < 5 and snapshots.taken < 200_000:
         snapshots.begin()
         for array in arrays:
             array.fill(snapshots.taken + 1)

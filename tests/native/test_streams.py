@@ -48,15 +48,16 @@ def test_the_native_part_is_built_where_the_tests_are_run() -> None:
     assert native.is_built()
 
 
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("cuts", [0, 1, 5, 60])
-def test_parts_of_any_size_are_gathered_with_the_checksum_of_the_library(cuts: int) -> None:
+def test_parts_of_any_size_are_gathered_with_the_checksum_of_the_library(cuts: int, kept: bool) -> None:
     chance = random.Random(cuts)
     for size in _sizes():
         data, begin = chance.randbytes(size), chance.choice([0, 0, 1, 7, 32])
         memory = bytearray(_LINE + size + _LINE)
         target = memoryview(memory)[begin : begin + size]
 
-        found = _streams().gather(target, _cut(data, cuts, chance))
+        found = _streams().gather(target, _cut(data, cuts, chance), kept)
 
         assert found == xxhash.xxh3_128_hexdigest(data), size
         assert target == data

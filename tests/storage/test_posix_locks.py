@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core import interrupts
 from holdfast.core.errors import RunBusyError, StorageError, UsageError
 from holdfast.storage.files import Files, Start
 from holdfast.storage.posix import PosixStore
@@ -457,13 +459,17 @@ def test_waiting_for_the_lock_pauses_longer_and_longer_and_ends_at_the_deadline(
 
 def test_the_lock_is_taken_as_soon_as_it_is_free(run: Path, store: PosixStore) -> None:
     turn = store.exclusive(_PATIENCE_S)
-    turn.__enter__()
     waiting = PosixStore(run, clock=FakeClock())
 
-    with waiting.exclusive(_PATIENCE_S, on_wait=lambda: turn.__exit__(None, None, None)):
-        taken = not _try_lock(store)
+    # In a thread of its own: turns of one thread that are not nested would leave its interrupts deferred.
+    with ThreadPoolExecutor(1) as holder:
+        holder.submit(turn.__enter__).result(30)
+        free = lambda: holder.submit(turn.__exit__, None, None, None).result(30)  # noqa: E731
+        with waiting.exclusive(_PATIENCE_S, on_wait=free):
+            taken = not _try_lock(store)
 
     assert taken
+    assert not interrupts._is_deferred
 
 
 def test_a_lock_file_that_was_removed_excludes_nobody_and_is_made_again(

@@ -17,7 +17,9 @@ def test_the_guard_starts_with_what_python_needs_and_nothing_else(
 
     guard = Guard(str(tmp_path))
     try:
-        found = Path(f"/proc/{guard.pid}/environ").read_bytes()
+        # Empty while the kernel still lays the new program out.
+        while not (found := Path(f"/proc/{guard.pid}/environ").read_bytes()):
+            assert os.waitpid(guard.pid, os.WNOHANG) == (0, 0)
     finally:
         guard.close()
 

@@ -73,7 +73,9 @@ class Background:
         self._session = session
         self._stand_in = stand_in
         self._on_failure = on_failure
-        self._changed = threading.Condition()
+        # `with` this, not the condition: that one is entered by code in Python, where Ctrl-C leaves it locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # While an order is given, its client must not be replaced: the one that takes over would not know of it.
         self._ordering = threading.RLock()
         self._jobs: dict[int, _Job] = {}
@@ -118,7 +120,7 @@ class Background:
     def reserve(self, pending: PendingCheckpoint) -> int:
         """A slot to fill. SaveFailedError where none becomes free in time: the storage is too slow, or hangs."""
         left = Countdown(_BUSY_DEADLINE_S)
-        with self._changed:
+        with self._lock:
             while True:
                 busy = self._filling | {job.index for job in self._jobs.values()}
                 free = [index for index in range(len(self.arena.slots)) if index not in busy]
@@ -138,7 +140,7 @@ class Background:
 
     def hangs(self) -> bool:
         """Whether the storage gives no sign of life: whoever touches it now may not come back."""
-        with self._changed:
+        with self._lock:
             return bool(self._jobs) and time.monotonic() - self._last_sign_s > _PATIENCE_S
 
     def note(self, event: str, **details: object) -> None:
@@ -154,7 +156,7 @@ class Background:
     def is_full(self) -> bool:
         """Whether `reserve` would have to wait."""
         slots = len(self.arena.slots)
-        with self._changed:
+        with self._lock:
             return 0 < slots <= len(self._filling | {job.index for job in self._jobs.values()})
 
     def image(self, index: int, size_bytes: int) -> memoryview:
@@ -165,7 +167,7 @@ class Background:
 
     def drop(self, index: int) -> None:
         """Nothing came of the slot that was reserved."""
-        with self._changed:
+        with self._lock:
             self._filling.discard(index)
             self._changed.notify_all()
 
@@ -179,7 +181,7 @@ class Background:
             manifest = encode_manifest(checkpoint, self._session.run_id, draft.body.with_shards([shard]))
             slot = self.arena.slots[index]
             generation = slot.finish(checkpoint.size_bytes, manifest)
-            with self._changed:
+            with self._lock:
                 if not self._jobs:
                     self._last_sign_s = time.monotonic()
                 self._jobs[generation] = _Job(pending, checkpoint, index)
@@ -199,7 +201,7 @@ class Background:
             )
             self._order(slot, message)
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._jobs.pop(generation, None)
                 self._changed.notify_all()
             if isinstance(error, HoldfastError) or not isinstance(error, OSError):
@@ -228,7 +230,7 @@ class Background:
         """Wait until nothing is on its way, at most that long, while there are signs of life; what still is."""
         left = Countdown(deadline_s)
         sign_s, patience = self._last_sign_s, Countdown(patience_s)
-        with self._changed:
+        with self._lock:
             while self._jobs or self._filling:
                 if sign_s != self._last_sign_s:
                     sign_s, patience = self._last_sign_s, Countdown(patience_s)
@@ -249,7 +251,7 @@ class Background:
 
     def doing(self) -> str:
         """What the agent does now."""
-        with self._changed:
+        with self._lock:
             jobs = list(self._jobs.values())
         if not jobs:
             return "agent idle"
@@ -264,7 +266,7 @@ class Background:
         What is not durable then has failed. The newest of it stays in memory, for the next start.
         """
         self.settle(deadline_s, patience_s=patience_s)
-        with self._changed:
+        with self._lock:
             self._closed = True
             left = list(self._jobs.values())
             self._jobs.clear()
@@ -290,7 +292,7 @@ class Background:
             return
         failed: tuple[_Job, HoldfastError] | None = None
         first_durable = False
-        with self._changed:
+        with self._lock:
             self._last_sign_s = time.monotonic()
             self._waited_s = 0.0
             match report:
@@ -367,7 +369,7 @@ class Background:
         """The stand-in cannot be had either: what was staged has failed, and saves are made in the foreground."""
         _log.warning("checkpoints are written in the foreground from now on: %s", reason)
         self._is_broken = True
-        with self._changed:
+        with self._lock:
             left = list(self._jobs.values())
             self._jobs.clear()
             self._changed.notify_all()

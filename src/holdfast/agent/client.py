@@ -111,7 +111,9 @@ class _Account:
         self._hello = hello
         self._on_event = on_event
         self._owner = os.getpid()
-        self._changed = threading.Condition()
+        # `with` this, not the condition: that one is entered by code in Python, where Ctrl-C leaves it locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._outstanding: dict[int, Write] = {}
         self._closing = False
 
@@ -140,7 +142,7 @@ class _Account:
 
     def _note_report(self, report: Report) -> None:
         if isinstance(report, Durable | Failed):
-            with self._changed:
+            with self._lock:
                 self._outstanding.pop(report.generation, None)
         self._tell(report)
 
@@ -152,7 +154,7 @@ class _Account:
 
     def _wait_until(self, ended: Callable[[], bool], deadline_s: float) -> list[int]:
         left = Countdown(deadline_s)
-        with self._changed:
+        with self._lock:
             while not ended() and (step_s := left.step_s()) > 0:
                 self._changed.wait(step_s)
             return sorted(self._outstanding)
@@ -183,7 +185,7 @@ class Agent(_Account):
 
     def start(self) -> bool:
         self._check_usable()
-        with self._changed:
+        with self._lock:
             if self._is_listening:
                 return True
             self._deaths = 0
@@ -203,7 +205,7 @@ class Agent(_Account):
 
     def send_slot(self, index: int, slot: "Slot") -> None:
         self._check_usable()
-        with self._changed:
+        with self._lock:
             self._slots[index] = slot
             if self._process is not None:
                 self._process.channel.send(encode(NewSlot(index)), slot.descriptor)
@@ -211,7 +213,7 @@ class Agent(_Account):
     def write(self, message: Write) -> None:
         self._check_usable()
         packet = encode(message)
-        with self._changed:
+        with self._lock:
             self._note_order(message)
             if self._process is not None:
                 self._process.channel.send(packet)
@@ -219,7 +221,7 @@ class Agent(_Account):
     def close(self, deadline_s: float) -> list[int]:
         if not self._ours:
             return []
-        with self._changed:
+        with self._lock:
             if not self._closing:
                 self._closing = True
                 if self._process is not None:
@@ -256,7 +258,7 @@ class Agent(_Account):
                 process.end(_GRACE_S)
                 self._note_end(process, reason or _cause(process), said_bye=said_bye)
         finally:
-            with self._changed:
+            with self._lock:
                 self._is_listening = False
                 self._changed.notify_all()
 
@@ -283,7 +285,7 @@ class Agent(_Account):
         return "", said_bye
 
     def _note_end(self, process: AgentProcess, reason: str, *, said_bye: bool) -> None:
-        with self._changed:
+        with self._lock:
             said, status, outstanding = process.said(), process.status, self.outstanding
             self._drop(process, grace_s=0)
             if self._closing and not outstanding and said_bye:
@@ -324,7 +326,7 @@ class ThreadAgent(_Account):
 
     def start(self) -> bool:
         self._check_usable()
-        with self._changed:
+        with self._lock:
             if self._work is not None:
                 return True
             gone = None
@@ -349,19 +351,19 @@ class ThreadAgent(_Account):
 
     def send_slot(self, index: int, slot: "Slot") -> None:
         self._check_usable()
-        with self._changed:
+        with self._lock:
             self._order(lambda work: work.attach(index, lambda: slot))
 
     def write(self, message: Write) -> None:
         self._check_usable()
-        with self._changed:
+        with self._lock:
             self._note_order(message)
             self._order(lambda work: work.write(message))
 
     def close(self, deadline_s: float) -> list[int]:
         if not self._ours:
             return []
-        with self._changed:
+        with self._lock:
             if not self._closing:
                 self._closing = True
                 if self._work is not None:
@@ -376,7 +378,7 @@ class ThreadAgent(_Account):
 
     def _note_finished(self) -> None:
         self._tell(Bye())
-        with self._changed:
+        with self._lock:
             self._is_working = False
             self._changed.notify_all()
 

@@ -26,6 +26,9 @@ __all__ = ["Worker", "make_worker"]
 
 _log = logging.getLogger("holdfast")
 
+# Half of those of a save in the foreground, which are no faster: the agent is to need little memory.
+_BLOCK_BYTES = 4 << 20
+
 SendReport = Callable[[Report], None]
 
 
@@ -46,7 +49,7 @@ class Worker:
         self.told_of_metric = False
         self.shares_attempt = True
         self._workers = hello.workers
-        self._pool = BlockPool()
+        self._pool = BlockPool(_BLOCK_BYTES)
         self._keep = Keep.from_plain(hello.keep)
         self._hold(hello.attempt)
 

@@ -40,7 +40,9 @@ class Asking(Generic[T]):
         self._waited = -1
         self._patience_s = 0.0
         self._due_s = clock.monotonic_s()
-        self._tried = threading.Condition()
+        # `with` this, not the condition: that one is entered by code in Python, where Ctrl-C leaves it locked for ever.
+        self._lock = threading.RLock()
+        self._tried = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="holdfast-asking", daemon=True)
@@ -58,7 +60,7 @@ class Asking(Generic[T]):
         Waits only after the program was halted (a job that was suspended, say), for two seconds at most and once: the
         answer of before may be far from true then.
         """
-        with self._tried:
+        with self._lock:
             if self._is_late() and self._thread.is_alive():
                 if self._waited != self._tries:
                     self._waited = self._tries
@@ -75,7 +77,7 @@ class Asking(Generic[T]):
             if not self._complained:
                 _log.warning("%s: %s; asked again from time to time, and not said again", self._what, error)
             self._complained = True
-        with self._tried:
+        with self._lock:
             self._tries += 1
             self._due_s = self._clock.monotonic_s() + self._period_s(self._answer)
             self._tried.notify_all()

@@ -1,13 +1,14 @@
 """Page-aligned buffers, used again and again: fresh memory costs five times a copy into memory touched before."""
 
+import itertools
 import mmap
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from holdfast.core.limits import BLOCK_BYTES
+from holdfast.core.limits import BLOCK_BYTES, CHUNK_BYTES
 from holdfast.engine.crew import Crew, as_it_came
 
 __all__ = ["BlockPool", "run_in_order", "run_workers"]
@@ -17,28 +18,40 @@ _AHEAD = 1
 
 
 class BlockPool:
-    """Lends buffers of one size, and keeps those that come back."""
+    """Lends buffers of one size, and keeps those that come back. They are zeroed only when they are new."""
 
-    def __init__(self, size_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, size_bytes: int = BLOCK_BYTES, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.size_bytes = size_bytes
-        self._free: list[mmap.mmap] = []
+        self.chunk_bytes = chunk_bytes
+        self._blocks: list[mmap.mmap] = []
+        self._scratches: list[mmap.mmap] = []
 
-    @contextmanager
-    def block(self) -> Iterator[memoryview]:
-        """A buffer, zeroed only when it is new."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            memory = _allocate(self.size_bytes)
-        view = memoryview(memory)
-        try:
-            yield view
-        finally:
-            view.release()
-            self._free.append(memory)
+    def block(self) -> AbstractContextManager[memoryview]:
+        """One of that size."""
+        return _lent(self._blocks, self.size_bytes)
+
+    def scratch(self) -> AbstractContextManager[memoryview]:
+        """One of the size of a chunk, the one that came back last: it is in the caches."""
+        return _lent(self._scratches, self.chunk_bytes)
 
 
-_made: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+@contextmanager
+def _lent(free: list[mmap.mmap], size_bytes: int) -> Iterator[memoryview]:
+    try:
+        memory = free.pop()
+    except IndexError:
+        memory = _allocate(size_bytes)
+    view = memoryview(memory)
+    try:
+        yield view
+    finally:
+        view.release()
+        free.append(memory)
+
+
+# Not a WeakSet: that one runs code of its own when a block is freed, and Ctrl-C in there is not raised to anyone.
+_made: "dict[int, weakref.ref[mmap.mmap]]" = {}
+_serial = itertools.count(1)
 _never_unmapped: list[mmap.mmap] = []
 _never_lent_again: list[ExitStack] = []
 """Blocks of threads that did not come back: they may still write to them."""
@@ -56,13 +69,16 @@ def _allocate(size_bytes: int) -> mmap.mmap:
             memory.madvise(getattr(mmap, advice))
         except (OSError, AttributeError):  # a system without it
             pass
-    _made.add(memory)
+    for number, made in list(_made.items()):
+        if made() is None:
+            _made.pop(number, None)
+    _made[next(_serial)] = weakref.ref(memory)
     return memory
 
 
 def _forget_in_child() -> None:
     # The memory is not there. Were the objects collected, they would unmap what may be at its place by then.
-    _never_unmapped.extend(_made)
+    _never_unmapped.extend(memory for made in _made.values() if (memory := made()) is not None)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

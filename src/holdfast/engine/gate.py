@@ -59,7 +59,9 @@ class Gate:
         _gates.add(self)
 
     def _start_afresh(self) -> None:
-        self._changed = threading.Condition()
+        # `with` this, not the condition: that one is entered by code in Python, where Ctrl-C leaves it locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # The threads in the middle of updates, the innermost last: its frame, or None where its end cannot be missed.
         self._updates: dict[int, list[int | None]] = {}
         self._waiting = 0
@@ -82,7 +84,7 @@ class Gate:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._capturer = outer
                 was_broken_into = self._was_broken_into
                 self._changed.notify_all()
@@ -104,7 +106,7 @@ class Gate:
 
     def hold(self, copy: Overlapped) -> None:
         """Hold back updates until the copy is done. To be called inside `capturing`."""
-        with self._changed:
+        with self._lock:
             self._copies = [other for other in self._copies if not other.done] + [copy]
 
     @contextmanager
@@ -134,7 +136,7 @@ class Gate:
 
     def _is_updating(self) -> bool:
         """Whether this thread is in the middle of an update: the rest of it would come while its arrays are copied."""
-        with self._changed:
+        with self._lock:
             self._drop_ended()
             return threading.get_ident() in self._updates
 
@@ -144,7 +146,7 @@ class Gate:
     def _enter(self, frame: int | None) -> None:
         me = threading.get_ident()
         began, left = time.monotonic(), Countdown(self._deadline_s)
-        with self._changed:
+        with self._lock:
             if self._updates:
                 self._drop_ended()
             is_held = self._waiting > 0 or self._capturer not in (None, me)
@@ -160,19 +162,19 @@ class Gate:
                     self._give_up(copy)
                     break
         if is_held or copies:
-            with self._changed:
+            with self._lock:
                 self.waited_s += time.monotonic() - began
 
     def _give_up(self, copy: Overlapped) -> None:
         # From here on the snapshot is a failed one, whatever the copier still does.
         if copy.cancel(f"the copy was not done after {self._deadline_s:g} s, and the training went on"):
             copy.wait(_LET_GO_S)
-        with self._changed:
+        with self._lock:
             self._copies = [other for other in self._copies if other is not copy]
 
     def _leave(self, depth: int) -> None:
         me = threading.get_ident()
-        with self._changed:
+        with self._lock:
             del self._updates.get(me, [])[depth:]
             if not self._updates.get(me):
                 self._updates.pop(me, None)
@@ -181,7 +183,7 @@ class Gate:
     def _begin_capture(self, me: int) -> int | None:
         """Wait until no other thread updates or captures. The thread that was capturing: this one, or none."""
         left = Countdown(self._deadline_s)
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             try:
                 while not self._is_free_for(me):

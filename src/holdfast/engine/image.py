@@ -21,7 +21,8 @@ class Image:
         ordered = layout.order if only is None else sorted(only, key=lambda index: layout.places[index].begin)
         filled = [index for index in ordered if layout.places[index].end > layout.places[index].begin]
         self._places = [layout.places[index] for index in filled]
-        self._carriers = [carriers[index] for index in filled]
+        # Asked for when their bytes are: some are only made then, and making thousands would keep the disk waiting.
+        self._carriers, self._leaves = carriers, filled
         self._ends = [place.end for place in self._places]
 
     def chunks(self, chunk_bytes: int) -> Iterator[int]:
@@ -32,11 +33,14 @@ class Image:
             following = max(following, -(-place.end // chunk_bytes))
             yield from range(first, following)
 
-    def take(self, begin: int, end: int, out: memoryview) -> str:
-        """Put the bytes from begin to end into out, as `copy` does; the checksum of all that is in it then."""
+    def take(self, begin: int, end: int, out: memoryview, *, kept: bool = False) -> str:
+        """Put the bytes from begin to end into out, as `copy` does; the checksum of all that is in it then.
+
+        With `kept`, what is in it stays in the caches: somebody looks at it next.
+        """
         parts = self._parts(begin, end)
         if parts is not None:
-            return gather(out, parts)
+            return gather(out, parts, kept=kept)
         self.copy(begin, end, out)
         # While it is in the cache that it was copied to.
         return checksum_hex(out)
@@ -53,12 +57,15 @@ class Image:
                 break
             first, last = max(begin, place.begin), min(end, place.end)
             copy_range(
-                self._carriers[position],
+                self._carrier(position),
                 first - place.begin,
                 last - place.begin,
                 out[first - begin : last - begin],
             )
             position += 1
+
+    def _carrier(self, position: int) -> Carrier:
+        return self._carriers[self._leaves[position]]
 
     def _parts(self, begin: int, end: int) -> list[memoryview] | None:
         """The memory that these bytes lie in; None where an array is strided, or left out."""
@@ -66,7 +73,7 @@ class Image:
         at = max(begin, min(end, len(self._header)))
         position = bisect_right(self._ends, at)
         while at < end and position < len(self._places):
-            place, carrier = self._places[position], self._carriers[position]
+            place, carrier = self._places[position], self._carrier(position)
             if place.begin > at or not carrier.flags.c_contiguous:
                 return None
             last = min(end, place.end)

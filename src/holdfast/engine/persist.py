@@ -1,13 +1,14 @@
 """Persist: write a laid-out state as one shard, copying, digesting and writing each block in one pass."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.blocks import BlockPool, run_in_order
+from holdfast.engine.digesting import take_digested
 from holdfast.engine.image import Image
 from holdfast.format.arrays import Carrier
-from holdfast.format.head import digest_hex
 from holdfast.format.shard import Layout
 from holdfast.storage.store import Writer
 
@@ -21,30 +22,22 @@ class Sums(NamedTuple):
     blake3: list[str]
 
 
-def persist(
-    layout: Layout,
-    carriers: Sequence[Carrier],
-    writer: Writer,
-    *,
-    pool: BlockPool,
-    workers: int,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> Sums:
+def persist(layout: Layout, carriers: Sequence[Carrier], writer: Writer, *, pool: BlockPool, workers: int) -> Sums:
     """Write the shard and make it durable; the checksums and digests of its chunks."""
     image = Image(layout, carriers)
     size_bytes, block_bytes = layout.size_bytes, pool.size_bytes
-    chunks_per_block = block_bytes // chunk_bytes
-    chunks = -(-size_bytes // chunk_bytes)
+    chunks = -(-size_bytes // CHUNK_BYTES)
     sums = Sums([""] * chunks, [""] * chunks)
 
     def fill(index: int, block: memoryview) -> memoryview:
         begin = index * block_bytes
         data = block[: min(block_bytes, size_bytes - begin)]
-        # The sums are of what is in our own buffer, and exactly that is written (I4).
-        for chunk, offset in enumerate(range(0, len(data), chunk_bytes), index * chunks_per_block):
-            part = data[offset : offset + chunk_bytes]
-            sums.xxh3[chunk] = image.take(begin + offset, begin + offset + len(part), part)
-            sums.blake3[chunk] = digest_hex(part)
+        with pool.scratch() as scratch:
+            for offset in range(begin, begin + len(data), CHUNK_BYTES):
+                part = data[offset - begin : offset - begin + CHUNK_BYTES]
+                take = partial(image.take, offset, offset + len(part), kept=True)
+                chunk = offset // CHUNK_BYTES
+                sums.xxh3[chunk], sums.blake3[chunk] = take_digested(take, part, scratch)
         return data
 
     def write(index: int, data: memoryview) -> None:

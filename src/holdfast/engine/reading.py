@@ -13,6 +13,7 @@ from holdfast.format.arrays import Destination, bytes_view, scatter_range
 from holdfast.format.checksum import checksum_hex, checksum_of_parts
 from holdfast.format.head import digest_hex
 from holdfast.format.manifest import Body, ShardRecord
+from holdfast.format.moving import scatter
 from holdfast.storage.store import Reader, Store
 
 __all__ = ["Progress", "read_leaves", "verify_shard"]
@@ -117,15 +118,24 @@ def _read_shard(
 
     def read(reader: Reader, index: int, begin: int, data: memoryview) -> None:
         pieces = pieces_of(begin, begin + len(data))
-        parts = _places(pieces, begin, data) if reader.is_cached() else None
-        if _read(reader, parts or [data], begin) != shard.xxh3[index]:
+        places = _places(pieces, begin, data)
+        left: Sequence[_Piece] = ()
+        if places is not None and reader.is_cached():
+            checksum = _read(reader, places, begin)
+        else:
+            reader.read_at([data], begin)
+            if places is not None and len(places) == len(pieces):
+                # All of it goes to the program, and is checked on its way: one trip to memory less.
+                checksum = scatter(data, places)
+            else:
+                checksum, left = checksum_hex(data), pieces
+        if checksum != shard.xxh3[index]:
             raise IntegrityError(
                 f"{shard.name} of {checkpoint_id}: chunk {index} differs from its checksum",
                 hint="holdfast verify says which leaves it touches",
             )
-        if parts is None:
-            for first, last, target in pieces:
-                scatter_range(target.carrier, first - target.begin, data[first - begin : last - begin])
+        for first, last, target in left:
+            scatter_range(target.carrier, first - target.begin, data[first - begin : last - begin])
 
     wanted = _chunks_of(targets, shard.chunk_bytes)
     _each_chunk(store, checkpoint_id, shard, wanted, read, pool=pool, workers=workers, progress=progress)
@@ -144,8 +154,8 @@ def _places(pieces: Sequence[_Piece], begin: int, data: memoryview) -> list[memo
     """Where the chunk's bytes go, in order: the program's memory, and ours for what it does not want.
 
     None where they must be read into our memory and copied: strided, wanted twice, or in so many pieces that this is
-    faster. What is in the page cache is moved once instead of twice this way, and checked where it is. A restore that
-    finds damage there does not return: it fills all of it again from an older checkpoint, or raises.
+    faster. All else is moved once, and checked meanwhile. A restore that finds damage there does not return: it fills
+    all of it again from an older checkpoint, or raises.
     """
     if len(pieces) > _MOST_PIECES:
         return None

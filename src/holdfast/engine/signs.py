@@ -95,7 +95,18 @@ class Signs:
             _log.warning("the loss is as before again at step %d: checkpoints are not suspect any more", step)
 
     def note_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Those of a checkpoint. Where nobody follows the loss, one that is no number is said, once."""
+        """Those of a checkpoint. One that is no number and that nobody follows is said, once.
+
+        So is that none of them is the one that is to be followed.
+        """
+        if self._metric is not None and metrics and self._noted_step is None and not self._is_said:
+            self._is_said = True
+            _log.warning(
+                "health=%r follows a metric that no step has had so far; step %d has %s",
+                self._metric,
+                step,
+                ", ".join(sorted(metrics)),
+            )
         odd = None if self._metric is not None or self._is_said else _first_odd(metrics)
         if odd is not None:
             self._is_said = True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from holdfast import native
 from holdfast.format.checksum import checksum_hex
 
-__all__ = ["gather", "move"]
+__all__ = ["gather", "move", "scatter", "stream", "streams"]
 
 # Below this, what numpy needs to make its views costs more than a short hold of the interpreter's lock.
 _GIL_FREE_BYTES = 64 << 10
@@ -21,9 +21,12 @@ def move(source: memoryview, target: memoryview) -> None:
         numpy.copyto(numpy.frombuffer(target, numpy.uint8), numpy.frombuffer(source, numpy.uint8))
 
 
-def gather(target: memoryview, parts: Sequence[memoryview]) -> str:
-    """Put the parts, one after the other, into the target, which they fill; the checksum of what is in it then."""
-    checksum = native.gather(target, parts)
+def gather(target: memoryview, parts: Sequence[memoryview], *, kept: bool = False) -> str:
+    """Put the parts, one after the other, into the target, which they fill; the checksum of what is in it then.
+
+    With `kept`, what is in it stays in the caches: somebody looks at it next.
+    """
+    checksum = native.gather(target, parts, kept=kept)
     if checksum is not None:
         return checksum
     at = 0
@@ -32,3 +35,25 @@ def gather(target: memoryview, parts: Sequence[memoryview]) -> str:
         at += part.nbytes
     # While it is in the cache that it was copied to.
     return checksum_hex(target)
+
+
+def scatter(source: memoryview, parts: Sequence[memoryview]) -> str:
+    """Put the source into the parts, which it fills; the checksum of what is in them then."""
+    checksum = native.scatter(source, parts)
+    if checksum is not None:
+        return checksum
+    at = 0
+    for part in parts:
+        move(source[at : at + part.nbytes], part)
+        at += part.nbytes
+    return checksum_hex(source)
+
+
+def streams() -> bool:
+    """Whether chunks can go past the caches."""
+    return native.is_built()
+
+
+def stream(source: memoryview, target: memoryview) -> None:
+    """Copy bytes that nobody looks at again soon, past the caches."""
+    scatter(source, [target])

@@ -40,15 +40,15 @@ def is_built() -> bool:
     return _part("_streams") is not None
 
 
-def gather(target: memoryview, parts: Sequence[memoryview]) -> str | None:
+def gather(target: memoryview, parts: Sequence[memoryview], *, kept: bool = False) -> str | None:
     """Put the parts, one after the other, into the target, which they fill; the XXH3-128 of what is in it then.
 
-    None where that cannot be done this way.
+    What is kept in the caches is looked at again at once; all else goes past them. None where that cannot be done.
     """
     built = _part("_streams")
     if built is None or target.nbytes < _LEAST_BYTES:
         return None
-    checksum: str = built.gather(target, parts)
+    checksum: str = built.gather(target, parts, kept)
     return checksum
 
 

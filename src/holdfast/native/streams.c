@@ -171,12 +171,12 @@ FAST static void store(uint8_t *into, __m256i low, __m256i high, int streamed)
     }
 }
 
-FAST static void gather(uint8_t *target, size_t size, const Part *parts, char *digits)
+FAST static void gather(uint8_t *target, size_t size, const Part *parts, int is_kept, char *digits)
 {
     Sum sum = begun();
     Cursor from = {parts, 0};
     uint8_t tail[2 * STRIPE];
-    const int streamed = (uintptr_t)target % LINE == 0;
+    const int streamed = !is_kept && (uintptr_t)target % LINE == 0;
     size_t done = 0;
     const size_t body = body_of(size);
     while (done < body) {
@@ -407,7 +407,8 @@ static PyObject *py_gather(PyObject *self, PyObject *arguments)
     PyObject *sequence;
     Parts parts;
     char digits[32];
-    if (!PyArg_ParseTuple(arguments, "w*O", &target, &sequence))
+    int is_kept = 0;
+    if (!PyArg_ParseTuple(arguments, "w*O|p", &target, &sequence, &is_kept))
         return NULL;
     if (target.len < SHORTEST) {
         PyErr_Format(PyExc_ValueError, "a chunk of %zd bytes is too short", target.len);
@@ -419,7 +420,7 @@ static PyObject *py_gather(PyObject *self, PyObject *arguments)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    gather(target.buf, (size_t)target.len, parts.parts, digits);
+    gather(target.buf, (size_t)target.len, parts.parts, is_kept, digits);
     Py_END_ALLOW_THREADS
     release(&parts);
     PyBuffer_Release(&target);
@@ -458,7 +459,8 @@ static PyObject *py_scatter(PyObject *self, PyObject *arguments)
 }
 
 static PyMethodDef methods[] = {
-    {"gather", py_gather, METH_VARARGS, "Copy the parts, one after the other, into the target; its XXH3-128."},
+    {"gather", py_gather, METH_VARARGS,
+     "Copy the parts, one after the other, into the target, and into the caches if it is to be kept there; its XXH3-128."},
     {"scatter", py_scatter, METH_VARARGS,
      "Copy the source into the parts, one after the other; its XXH3-128, or None where some of it cannot be read."},
     {NULL, NULL, 0, NULL},
