@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 
-import holdfast
 from benchmarks.contenders import TorchSave
 from benchmarks.measure import Call
 from benchmarks.results import Role
@@ -48,8 +47,6 @@ class Background(Protocol):
 
     name: str
     role: Role
-    warms: bool
-    """Whether the first save is unlike all others (memory that is touched once and kept), and is not timed."""
     overlaps: bool
     """Whether it copies while the training computes, and holds back the next update instead."""
 
@@ -66,7 +63,6 @@ class HoldfastBackground:
     """A Checkpointer with an agent process."""
 
     role: Role = "holdfast"
-    warms = True
 
     def __init__(self, capture: Literal["now", "overlapped"]) -> None:
         self.name = f"holdfast, {capture}"
@@ -78,6 +74,8 @@ class HoldfastBackground:
 
     @contextmanager
     def opening(self, state: TorchState, directory: Path) -> Iterator[Save]:
+        import holdfast
+
         with holdfast.Checkpointer(
             directory,
             state.objects,
@@ -99,6 +97,8 @@ class HoldfastBackground:
             yield save
 
     def restore(self, state: TorchState, directory: Path) -> None:
+        import holdfast
+
         with holdfast.Checkpointer(directory, state.objects, background="off") as ckpt:
             _check(ckpt.restore() is not None)
 
@@ -108,7 +108,6 @@ class TorchSaveInPlace:
 
     name = "torch.save + fsync"
     role: Role = "peer"
-    warms = False
     overlaps = False
 
     def missing(self) -> str:
@@ -136,7 +135,6 @@ class MemoryCopy:
 
     name = "bare copy to warm memory ×1"
     role: Role = "limit"
-    warms = True
     overlaps = False
 
     def __init__(self) -> None:

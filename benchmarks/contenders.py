@@ -1,4 +1,7 @@
-"""Holdfast and its peers behind one interface: save a state durably, restore it into the tensors that exist."""
+"""Holdfast and its peers behind one interface: save a state durably, restore it into the tensors that exist.
+
+Each imports its own library when it takes part, before it is timed.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -6,11 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-import safetensors.torch
 import torch
-import torch.distributed.checkpoint as dcp
 
-import holdfast
 from benchmarks.measure import Call
 from benchmarks.results import Role
 from benchmarks.states import TorchState
@@ -41,6 +41,8 @@ class Holdfast:
 
     @contextmanager
     def saving(self, state: TorchState, directory: Path) -> Iterator[Call]:
+        import holdfast
+
         with holdfast.Checkpointer(
             directory, state.objects, keep=holdfast.KEEP_ALL, on_error="raise", background="off"
         ) as ckpt:
@@ -50,6 +52,8 @@ class Holdfast:
 
     @contextmanager
     def restoring(self, state: TorchState, directory: Path) -> Iterator[Call]:
+        import holdfast
+
         opened: list[holdfast.Checkpointer] = []
 
         def restore() -> None:
@@ -93,6 +97,8 @@ class Safetensors:
     role: Role = "peer"
 
     def saving(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
+        import safetensors.torch
+
         def save() -> None:
             directory.mkdir()
             safetensors.torch.save_file(state.flat, directory / "state.safetensors")
@@ -101,6 +107,8 @@ class Safetensors:
         return nullcontext(save)
 
     def restoring(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
+        import safetensors.torch
+
         def restore() -> None:
             loaded = safetensors.torch.load_file(directory / "state.safetensors")
             for name, tensor in state.flat.items():
@@ -116,6 +124,8 @@ class Dcp:
     role: Role = "peer"
 
     def saving(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
+        import torch.distributed.checkpoint as dcp
+
         def save() -> None:
             writer = dcp.FileSystemWriter(directory, thread_count=2, sync_files=True)
             dcp.save(state.nested, storage_writer=writer, no_dist=True)
@@ -124,6 +134,8 @@ class Dcp:
         return nullcontext(save)
 
     def restoring(self, state: TorchState, directory: Path) -> AbstractContextManager[Call]:
+        import torch.distributed.checkpoint as dcp
+
         # It loads into the tensors that it is given.
         return nullcontext(lambda: dcp.load(state.nested, storage_reader=dcp.FileSystemReader(directory), no_dist=True))
 

@@ -1,4 +1,7 @@
-"""Asynchronous peers, each with the settings that serve it best. What is not installed takes no part."""
+"""Asynchronous peers, each with the settings that serve it best. What is not installed takes no part.
+
+Each imports its own library when it is opened.
+"""
 
 import functools
 import importlib.metadata
@@ -13,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 
 from benchmarks.background import (
     Background,
@@ -37,7 +39,6 @@ class DcpAsync:
     """torch.distributed.checkpoint.async_save with staging memory that is allocated once."""
 
     role: Role = "peer"
-    warms = True
 
     def __init__(self, *, process: bool, overlapped: bool = False) -> None:
         """`overlapped`: staged by a thread while the training computes; the next update waits for it."""
@@ -50,6 +51,7 @@ class DcpAsync:
 
     @contextmanager
     def opening(self, state: TorchState, directory: Path) -> Iterator[Save]:
+        import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
@@ -88,7 +90,6 @@ class TorchSnapshot:
 
     name = "torchsnapshot async"
     role: Role = "peer"
-    warms = False
     overlaps = False
 
     def missing(self) -> str:
@@ -128,7 +129,6 @@ class LightningAsync:
 
     name = "Lightning AsyncCheckpointIO"
     role: Role = "peer"
-    warms = False
     overlaps = False
 
     def missing(self) -> str:
@@ -173,7 +173,6 @@ class OrbaxAsync:
 
     name = "Orbax async (numpy)"
     role: Role = "peer"
-    warms = False
     overlaps = False
 
     def missing(self) -> str:
@@ -264,6 +263,7 @@ def _checkpoint_process() -> Iterator[None]:
 
 
 def _save_nothing() -> None:
+    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
     with tempfile.TemporaryDirectory() as directory:

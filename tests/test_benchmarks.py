@@ -1,11 +1,15 @@
 """The benchmarks run from end to end on tiny sizes. Nothing here looks at a clock: figures are for `make bench`."""
 
 import json
+import operator
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.alone import alone
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -166,6 +170,34 @@ def test_nothing_stays_on_the_measured_storage(quick):
 
     assert list(work.iterdir()) == []
     assert {path.name for path in out.iterdir()} == {"latest.json", "latest.md", "latest.png"}
+
+
+def test_a_function_that_runs_alone_returns_what_it_found_in_another_process():
+    found = alone(os.getppid)
+
+    assert found == os.getpid()
+
+
+def test_what_a_function_prints_alone_is_no_part_of_what_it_returns(capfd):
+    found = alone(subprocess.check_call, ["echo", "narrating"])
+
+    assert found == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_function_that_runs_alone_and_fails_raises_with_its_message():
+    with pytest.raises(RuntimeError, match=r"truediv\(1, 0\).* status 1:(?s:.)*ZeroDivisionError: division by zero"):
+        alone(operator.truediv, 1, 0)
+
+
+def test_a_process_that_is_gone_without_an_answer_is_a_failure():
+    with pytest.raises(RuntimeError, match="ended with status 0"):
+        alone(os._exit, 0)
+
+
+def test_a_function_that_runs_alone_is_ended_at_its_deadline():
+    with pytest.raises(RuntimeError, match=r"did not end within 0\.5 s"):
+        alone(signal.pause, deadline_s=0.5)
 
 
 def test_an_unknown_section_is_refused_with_the_list_of_those_that_exist(tmp_path):

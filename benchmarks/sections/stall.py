@@ -3,16 +3,18 @@
 import shutil
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from benchmarks.alone import alone
 from benchmarks.background import Background, Begun, MemoryCopy, Save
 from benchmarks.limits import RawWrite
 from benchmarks.measure import in_turn, settle, timed
 from benchmarks.peers import present
 from benchmarks.results import Check, Row, Section, against_limits, at_least, at_most, faster_than_peers, row
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, cores
 from benchmarks.states import TorchState, transformer_state
 
 __all__ = ["run", "stalled"]
@@ -22,7 +24,8 @@ _CHECKED_MODEL = {"layers": 8, "width": 640, "vocabulary": 8_000}  # large enoug
 _QUICK_MODEL = {"layers": 2, "width": 64, "vocabulary": 1000}
 _COMPUTE_S = 0.7  # a forward and a backward pass of a model of that size
 _QUICK_COMPUTE_S = 0.05
-_WARM_UPS = 2  # a training makes hundreds; the first touches memory, the second is the first that finds all of it known
+# A training makes hundreds; the first imports, starts threads and touches memory, the second finds all of it known.
+_WARM_UPS = 2
 _MOST_OF_COPY = {"holdfast, now": 1.3, "holdfast, overlapped": 0.05}
 _LEAST_TIMES_LESS = {"holdfast, now": 2.0, "holdfast, overlapped": 20.0}
 _MOST_OF_WRITE = 1.3
@@ -31,28 +34,26 @@ _GROUPS = ("stall", "durable")
 
 def run(setting: Setting) -> Section:
     """The stall of one checkpoint while the training computes, and the time to durable while it does not."""
-    state = transformer_state(**(_QUICK_MODEL if setting.quick else _MODEL))
+    model, checked = (_QUICK_MODEL, _QUICK_MODEL) if setting.quick else (_MODEL, _CHECKED_MODEL)
+    compute_s = _QUICK_COMPUTE_S if setting.quick else _COMPUTE_S
     found, notes = present()
     contenders: list[Background | RawWrite] = [MemoryCopy(), RawWrite(1), RawWrite(2), *found.values()]
     times_s: dict[tuple[str, str], list[float]] = {}
-    checked = state if setting.quick else transformer_state(**_CHECKED_MODEL)
+
+    def runs_alone(contender: Background | RawWrite) -> bool:
+        # A quick run is to see that all of it works: to start a dozen processes for the peers would take minutes.
+        return not setting.quick or contender.role != "peer"
+
     for contender in contenders:
         if not isinstance(contender, RawWrite):
-            _check_restores(contender, checked, setting.directory / "check")
-    del checked
+            check = partial(alone, _check_restores) if runs_alone(contender) else _check_restores
+            check(contender, setting.directory / "check", checked)
 
     def measure(contender: Background | RawWrite) -> None:
         directory = setting.directory / "stall"
-        if isinstance(contender, RawWrite):
-            with contender.saving(state, directory) as call:
-                times_s.setdefault(("durable", contender.name), []).append(timed(call).wall_s)
-        else:
-            stall_s, durable_s = _measure(contender, state, directory, quick=setting.quick)
-            times_s.setdefault(("stall", contender.name), []).append(stall_s)
-            if not isinstance(contender, MemoryCopy):
-                times_s.setdefault(("durable", contender.name), []).append(durable_s)
-        if isinstance(contender, MemoryCopy):
-            contender.forget()
+        measured = partial(alone, _measure) if runs_alone(contender) else _measure
+        for group, time_s in measured(contender, directory, model, compute_s).items():
+            times_s.setdefault((group, contender.name), []).append(time_s)
         shutil.rmtree(directory, ignore_errors=True)
 
     in_turn(contenders, setting.repeat, measure)
@@ -67,13 +68,14 @@ def run(setting: Setting) -> Section:
     overlapping = {contender.name for contender in found.values() if contender.overlaps}
     return Section(
         name="stall",
-        title=f"Stall of the training thread by a checkpoint, {state.size_bytes / 1e9:.2f} GB "
-        f"in {len(state.flat):,} tensors",
+        title=f"Stall of the training thread by a checkpoint, {alone(_describe, model)}",
         rows=rows,
         checks=[*_checks(rows, overlapping), *faster_than_peers(rows, "durable")],
         notes=[
             "stall: the call that begins the checkpoint, and what the next weight update waits for",
             "durable: from that call until every byte is, with nothing else to do",
+            "each contender has a process of its own, a new one each turn, without the libraries of the others",
+            f"all but the raw write have made {_WARM_UPS} saves in their process before",
             *notes,
         ],
     )
@@ -91,8 +93,9 @@ def stalled(save: Save, step: int, compute_s: float) -> tuple[float, Begun]:
     return begun_s - begin_s + time.perf_counter() - computed_s, begun
 
 
-def _check_restores(contender: Background, state: TorchState, directory: Path) -> None:
+def _check_restores(contender: Background, directory: Path, model: dict[str, int]) -> None:
     """A contender that does not bring back what it was given, although the training went on, must not be timed."""
+    state = _state(model)
     expected = state.digest()
     with contender.opening(state, directory) as save:
         begun = save(1)
@@ -105,16 +108,35 @@ def _check_restores(contender: Background, state: TorchState, directory: Path) -
         raise RuntimeError(f"{contender.name} did not restore the state bit for bit")
 
 
-def _measure(contender: Background, state: TorchState, directory: Path, *, quick: bool) -> tuple[float, float]:
+def _measure(
+    contender: Background | RawWrite, directory: Path, model: dict[str, int], compute_s: float
+) -> dict[str, float]:
+    """One time for each group that the contender takes part in."""
+    state = _state(model)
+    if isinstance(contender, RawWrite):
+        with contender.saving(state, directory) as call:
+            return {"durable": timed(call).wall_s}
     with contender.opening(state, directory) as save:
-        for step in range(_WARM_UPS if contender.warms else 0):
+        for step in range(_WARM_UPS):
             save(step).wait()
-        stall_s, begun = stalled(save, _WARM_UPS, _QUICK_COMPUTE_S if quick else _COMPUTE_S)
+        stall_s, begun = stalled(save, _WARM_UPS, compute_s)
         begun.wait()
+        if isinstance(contender, MemoryCopy):
+            return {"stall": stall_s}
         settle()
         begin_s = time.perf_counter()
         save(_WARM_UPS + 1).wait()
-        return stall_s, time.perf_counter() - begin_s
+        return {"stall": stall_s, "durable": time.perf_counter() - begin_s}
+
+
+def _state(model: dict[str, int]) -> TorchState:
+    torch.set_num_threads(cores())  # torch's own default, which OMP_NUM_THREADS may have changed
+    return transformer_state(**model)
+
+
+def _describe(model: dict[str, int]) -> str:
+    state = _state(model)
+    return f"{state.size_bytes / 1e9:.2f} GB in {len(state.flat):,} tensors"
 
 
 def _compute(seconds: float) -> None:

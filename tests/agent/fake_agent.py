@@ -43,6 +43,9 @@ class FakeWorker:
         with Path(self.wishes["log"]).open("a") as file:
             file.write(line + "\n")
 
+    def begin(self, slot, message, report, goes_on):
+        self.log(f"ahead {message.id}")
+
     def write(self, slot, message, report):
         generation = message.generation
         if self.wishes.get("raise"):

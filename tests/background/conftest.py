@@ -21,7 +21,8 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="test-background-", dir=memory if os.path.isdir(memory) else None))
     monkeypatch.setattr(arena, "DEFAULT_ROOT", made)
     monkeypatch.setattr(finding, "DEFAULT_ROOT", made)
-    monkeypatch.setattr(background, "_PATIENCE_S", background._PATIENCE_S)
+    for name in ("_PATIENCE_S", "_LEAST_AHEAD_BYTES"):
+        monkeypatch.setattr(background, name, getattr(background, name))
     use_root(made)
     yield made
     shutil.rmtree(made, ignore_errors=True)

@@ -1,17 +1,23 @@
 """Lives of runs whose checkpoints an agent writes: arena, agent and training process, each of which can die alone."""
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from unittest.mock import patch
 
 from holdfast.agent.background import Background
 from holdfast.agent.exiting import is_finished
 from holdfast.checkpointer import Checkpointer
+from holdfast.core.countdown import Countdown
+from holdfast.core.values import Checkpoint
+from holdfast.engine.capture import capture
 from holdfast.engine.outcome import PendingCheckpoint
+from holdfast.engine.saving import draft_checkpoint
+from holdfast.engine.writing import Draft
 from holdfast.policy.keep import KEEP_ALL, Keep
 from holdfast.testing.memory_files import MemoryFiles
 from tests.crash.agents import HookedFiles, SimulatedAgent, arenas_in, change_owner, quiesce
@@ -22,6 +28,11 @@ __all__ = ["AgentLife", "Trainer"]
 
 _NOBODY = 1 << 23  # above any pid that Linux gives
 _BURIAL_S = 30.0
+_AGENT_S = 30.0
+
+
+Copy = Callable[[Callable[[], list[str]], memoryview, Callable[[int], None]], list[str]]
+"""Makes the copy that it is given, or not; with the image, and whom to tell how far that is filled."""
 
 
 class Trainer(NamedTuple):
@@ -73,7 +84,7 @@ class AgentLife(Life):
         self._files = files = HookedFiles(self._view, self.operations)
         self.program = Program(floats=self._floats)
         agent = SimulatedAgent(self._disk, self.operations, self._note_durable)
-        with patch("holdfast.agent.staging._local_worker", agent.begin):
+        with patch("holdfast.agent.staging._local_worker", agent.stand_in):
             self.checkpointer = self.program.checkpointer(files, retain=retain, takeover=takeover, background="thread")
             self._alive.append(Trainer(self._view, files, self.program, self.checkpointer, agent))
             quiesce(self.checkpointer)
@@ -131,6 +142,51 @@ class AgentLife(Life):
         """There is no room for another snapshot."""
         with patch.object(_background(self.trainer), "has_room", lambda size_bytes: False):
             yield
+
+    @contextmanager
+    def copying(self, copy: "Copy | None" = None) -> Iterator[None]:
+        """The agent writes snapshots while they are copied, as it does with overlapped ones, however small.
+
+        Here each copy begins when the agent has, so that the order of the operations is always the same. `copy` is
+        called in its place, with what makes it.
+        """
+        agent = self.agent
+
+        def draft_and_order(*arguments: Any) -> Draft:
+            draft = draft_checkpoint(*arguments)
+            drafts.append(draft.checkpoint)
+            return draft
+
+        def copy_beside_the_agent(layout: Any, carriers: Any, image: memoryview, **options: Any) -> list[str]:
+            [index] = background._filling
+            note_filled = background.write_ahead(index, drafts[-1])
+            assert note_filled is not None
+            assert agent.begun.wait(_AGENT_S), "the agent does not begin"
+            agent.begun.clear()
+
+            def make() -> list[str]:
+                xxh3 = capture(layout, carriers, image, **options)
+                note_filled(len(image))
+                return xxh3
+
+            return make() if copy is None else copy(make, image, note_filled)
+
+        drafts: list[Checkpoint] = []
+        background = _background(self.trainer)
+        with (
+            patch("holdfast.agent.staging.draft_checkpoint", draft_and_order),
+            patch("holdfast.agent.staging.capture", copy_beside_the_agent),
+            patch("holdfast.agent.background._LEAST_AHEAD_BYTES", 1),
+        ):
+            yield
+
+    def fill(self, size_bytes: int, note_filled: Callable[[int], None]) -> None:
+        """Say that so much of the image is filled, and wait until the agent has written it."""
+        note_filled(size_bytes)
+        left = Countdown(_AGENT_S)
+        while self.agent.ahead_bytes < size_bytes:
+            assert left.step_s() > 0, f"the agent has written {self.agent.ahead_bytes} bytes of {size_bytes}"
+            time.sleep(0.001)
 
     def kill(self, trainer: Trainer, *, with_agent: bool = True) -> Path:
         """SIGKILL for the training, and for its agent or not: then that finishes what it has, unless it is held up.

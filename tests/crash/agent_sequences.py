@@ -1,7 +1,10 @@
 """What becomes of a run whose checkpoints an agent writes: pipelined, retried, killed, adopted, taken over."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
+from holdfast.core.errors import SaveFailedError
+from holdfast.core.limits import PAGE_BYTES
 from holdfast.policy.keep import keep
 from holdfast.testing.recording import OpKind
 from tests.crash.agent_life import AgentLife
@@ -150,6 +153,85 @@ def _both_write(life: AgentLife) -> None:
     life.save(4)
 
 
+def _written_ahead(life: AgentLife) -> None:
+    """What is copied is written while more is; agents die in the midst of it."""
+    life.new_process(retain=keep(last=2))
+    with life.copying():
+        life.save(1)
+        life.save(2)
+        for step, (kind, count) in enumerate(_DEATHS_AHEAD, 3):
+            life.agent.files.after(kind, count, life.agent.die)
+            life.save(step)
+
+
+_DEATHS_AHEAD = ((OpKind.MAKE_DIR, 1), (OpKind.WRITE, 1), (OpKind.WRITE, 3), (OpKind.SYNC, 1), (OpKind.RENAME, 1))
+
+
+def _half(image: memoryview) -> int:
+    """In whole pages: what is written at a time."""
+    return len(image) // 2 // PAGE_BYTES * PAGE_BYTES
+
+
+def _copy_given_up(life: AgentLife) -> None:
+    """A copy fails when the agent has written half of it; the step is saved again."""
+
+    def fail(make: Callable[[], list[str]], image: memoryview, note_filled: Callable[[int], None]) -> list[str]:
+        del make
+        life.fill(_half(image), note_filled)
+        raise SaveFailedError("the state cannot be copied")
+
+    life.new_process(retain=keep(last=2))
+    with life.copying():
+        life.save(1)
+    for step in (2, 3):
+        with life.copying(fail):
+            pending = life.checkpointer.save(step=step)
+        assert pending.error is not None, f"a copy that failed is taken for a good one: {pending} (I8)"
+        with life.copying() if step == 2 else nullcontext():
+            life.save(step)
+
+
+def _copy_is_not_what_was_said(life: AgentLife) -> None:
+    """The agent is told that memory is filled before it is: what it wrote by then must not become a checkpoint."""
+
+    def say_too_early(
+        make: Callable[[], list[str]], image: memoryview, note_filled: Callable[[int], None]
+    ) -> list[str]:
+        image[:] = bytes(len(image))
+        life.fill(len(image), note_filled)
+        return make()
+
+    life.new_process(retain=keep(last=2))
+    life.save(1)
+    with life.copying(say_too_early):
+        life.save(2)
+        life.save(3)
+
+
+def _training_dies_copying(life: AgentLife) -> None:
+    """The agent has written half of a snapshot that never became one."""
+
+    def die(make: Callable[[], list[str]], image: memoryview, note_filled: Callable[[int], None]) -> list[str]:
+        del make
+        life.fill(_half(image), note_filled)
+        raise KeyboardInterrupt
+
+    life.new_process()
+    life.save(1)
+    dead = life.trainer
+    with life.copying(die):
+        try:
+            life.checkpointer.save(step=2)
+        except KeyboardInterrupt:
+            pass
+    life.kill(dead, with_agent=False)
+    life.bury(dead)
+    life.new_process(kill=False, retain=keep(last=1))
+    assert life.program.saved() == 1, f"only save 1 was complete, {life.program.saved()} was restored (I1)"
+    with life.copying():
+        life.save(3)
+
+
 AGENT_SEQUENCES: dict[str, tuple[Callable[[AgentLife], None], int]] = {
     "agent: pipelined, pruned": (_pipelined, 1100),
     "agent: written again after an error": (_written_again, 1600),
@@ -160,5 +242,9 @@ AGENT_SEQUENCES: dict[str, tuple[Callable[[AgentLife], None], int]] = {
     "agent: zombie of an older attempt": (_zombie, 1100),
     "agent: memory changes under a snapshot": (_memory_changes, 1100),
     "agent: prunes while the training writes": (_both_write, 1100),
+    "agent: writes what is being copied": (_written_ahead, 1600),
+    "agent: writes what is given up": (_copy_given_up, 1600),
+    "agent: writes what is not yet there": (_copy_is_not_what_was_said, 1600),
+    "agent: writes for a training that dies": (_training_dies_copying, 1600),
 }
 """Name to what happens, and how many floats the state has."""

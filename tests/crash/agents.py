@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from holdfast.agent.messages import Durable, Failed, Hello, Report, Write
+from holdfast.agent.messages import Ahead, Begin, Durable, Failed, Hello, Report, Write
 from holdfast.agent.worker import Worker
 from holdfast.checkpointer import Checkpointer
 from holdfast.core.clock import Clock
@@ -117,13 +117,28 @@ class SimulatedAgent:
         self.failures: dict[int, Failed] = {}
         self.before_write: Halt | None = None
         self.before_prune: Halt | None = None
+        self.begun = threading.Event()
+        """Set when it has begun to write a snapshot that is being copied."""
+        self.ahead_bytes = 0
+        """How much of that it has written."""
 
-    def begin(self, hello: Hello, files: Files | None, clock: Clock) -> "SimulatedAgent":
+    def stand_in(self, hello: Hello, files: Files | None, clock: Clock) -> "SimulatedAgent":
         """In the place of `holdfast.agent.staging._local_worker`."""
         del files  # the training's
         self._hello, self._clock = hello, clock
         self._start()
         return self
+
+    def begin(self, slot: Slot, message: Begin, report: Callable[[Report], None], goes_on: Callable[[], bool]) -> None:
+        del report  # only signs of life
+
+        def note(said: Report) -> None:
+            assert isinstance(said, Ahead)
+            self.ahead_bytes = said.done_bytes
+
+        self.ahead_bytes = 0
+        self.begun.set()
+        self._worker.begin(slot, message, note, goes_on)
 
     def write(self, slot: Slot, message: Write, report: Callable[[Report], None]) -> None:
         number = self.numbers.popleft()

@@ -14,9 +14,9 @@ from holdfast.agent.messages import Durable, Write
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.core.values import Checkpoint
+from holdfast.engine import ahead, reading, session, writing
 from holdfast.engine import catalog as catalog_module
 from holdfast.engine import persist_image as persist_image_module
-from holdfast.engine import reading, session, writing
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import read_events
 from holdfast.format import manifest as manifest_module
@@ -341,6 +341,10 @@ def _agent_trusts_memory() -> None:
     _replace(persist_image_module, "gather", gather_and_agree)
 
 
+def _agent_believes_what_it_was_told() -> None:
+    _replace(ahead.WrittenAhead, "is_of", lambda self, checkpoint_id, staged: self.checkpoint_id == checkpoint_id)
+
+
 def _agent_reuses_names() -> None:
     def name_again(self: worker.Worker, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         self.store.remove_group(checkpoint.id)
@@ -358,8 +362,8 @@ def _agent_believes_the_one_before() -> None:
     def name_or_keep(self: worker.Worker, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         return (checkpoint, []) if is_there(self.store, checkpoint) else name(self, checkpoint)
 
-    def write_or_believe(writer: writing.Attempt, draft: writing.Draft, *rest: Any) -> Checkpoint:
-        return draft.checkpoint if is_there(writer.store, draft.checkpoint) else write(writer, draft, *rest)
+    def write_or_believe(writer: writing.Attempt, draft: writing.Draft, *rest: Any, **options: Any) -> Checkpoint:
+        return draft.checkpoint if is_there(writer.store, draft.checkpoint) else write(writer, draft, *rest, **options)
 
     _replace(worker.Worker, "_name", name_or_keep)
     _replace(worker, "write_checkpoint", write_or_believe)
@@ -378,10 +382,10 @@ def _agent_prunes_all_garbage() -> None:
 def _agent_has_no_fence() -> None:
     write = worker.write_checkpoint
 
-    def write_as_the_newest(writer: worker.Worker, *rest: Any) -> Checkpoint:
+    def write_as_the_newest(writer: worker.Worker, *rest: Any, **options: Any) -> Checkpoint:
         own, writer.attempt = writer.attempt, 1 << 30
         try:
-            return write(writer, *rest)
+            return write(writer, *rest, **options)
         finally:
             writer.attempt = own
 
@@ -469,6 +473,12 @@ MUTANTS = [
     Mutant("believes the sizes in a manifest", _believe_sizes, "fuzz", "I10"),
     Mutant("the agent reports before it commits", _agent_reports_first, "crash states with an agent", "I5"),
     Mutant("the agent does not check memory", _agent_trusts_memory, "crash states with an agent", "I4"),
+    Mutant(
+        "the agent believes that what it wrote early is the state",
+        _agent_believes_what_it_was_told,
+        "crash states with an agent",
+        "I4",
+    ),
     Mutant("the agent gives a half-written name again", _agent_reuses_names, "crash states of a dead agent", "I3"),
     Mutant(
         "the agent believes the one before it", _agent_believes_the_one_before, "crash states of a dead agent", "I5"

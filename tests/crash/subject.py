@@ -23,6 +23,15 @@ __all__ = ["RUN", "Program", "forget_processes", "quiet", "read_tree", "small_an
 RUN = "/run"
 _PAGE_BYTES = 4096
 _PROVENANCE = {"holdfast": "rig"}
+_WITH_CHUNKS = (
+    "agent.background",
+    "engine.ahead",
+    "engine.capture",
+    "engine.filled",
+    "engine.overlap",
+    "engine.persist",
+    "engine.saving",
+)
 
 
 class Program:
@@ -103,7 +112,7 @@ def small_and_fast(chunk_bytes: int = _PAGE_BYTES) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(BlockPool.__init__, "__defaults__", (chunk_bytes,)))
         stack.enter_context(patch("holdfast.agent.worker._BLOCK_BYTES", chunk_bytes))
-        for module in ("agent.background", "engine.capture", "engine.overlap", "engine.persist", "engine.saving"):
+        for module in _WITH_CHUNKS:
             stack.enter_context(patch(f"holdfast.{module}.CHUNK_BYTES", chunk_bytes))
         stack.enter_context(patch("holdfast.checkpointer.begin_provenance", lambda: lambda: dict(_PROVENANCE)))
         yield

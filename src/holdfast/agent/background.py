@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.agent.client import AgentGone, Client, Event, OnEvent
-from holdfast.agent.messages import Durable, Failed, Progress, Removed, Write
+from holdfast.agent.messages import Ahead, Begin, Durable, Failed, Progress, Removed, Write
 from holdfast.agent.messages import Warning as Notice
 from holdfast.core.countdown import Countdown
 from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError
@@ -18,6 +18,7 @@ from holdfast.core.limits import CHUNK_BYTES
 from holdfast.core.names import shard_name
 from holdfast.core.values import Checkpoint
 from holdfast.engine.copier import Run
+from holdfast.engine.filled import NoteFilled
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.session import Session
 from holdfast.engine.writing import Draft
@@ -34,6 +35,8 @@ _PATIENCE_S = 1.0
 # While it does move, a save waits for a place in memory at most this long.
 _BUSY_DEADLINE_S = 60.0
 _PAUSE_S = 0.05
+# Less is copied before an agent is awake.
+_LEAST_AHEAD_BYTES = 32 << 20
 
 OnFailure = Callable[[PendingCheckpoint, HoldfastError], None]
 
@@ -164,6 +167,20 @@ class Background:
         slot = self.arena.slots[index]
         slot.begin()
         return slot.image(size_bytes)
+
+    def write_ahead(self, index: int, checkpoint: Checkpoint) -> NoteFilled | None:
+        """Have what is copied into the slot written while more is; whom to tell how far that is, if it is worth it.
+
+        For copies that nobody waits for: one that the training waits for takes longer beside it (decision 30).
+        """
+        if checkpoint.size_bytes < _LEAST_AHEAD_BYTES:
+            return None
+        slot = self.arena.slots[index]
+        try:
+            self._order(slot, Begin(index, checkpoint.id, checkpoint.size_bytes, checkpoint.attempt))
+        except (HoldfastError, OSError):
+            return None  # the order to write it will tell
+        return slot.note_filled
 
     def drop(self, index: int) -> None:
         """Nothing came of the slot that was reserved."""
@@ -296,6 +313,10 @@ class Background:
             self._last_sign_s = time.monotonic()
             self._waited_s = 0.0
             match report:
+                case Ahead():
+                    for ordered in self._jobs.values():
+                        if ordered.index == report.index:
+                            ordered.done_bytes = report.done_bytes
                 case Progress():
                     if report.generation in self._jobs:
                         self._jobs[report.generation].done_bytes = report.done_bytes
@@ -340,14 +361,17 @@ class Background:
         if not lost.restarted:
             self._take_over(lost.reason)
 
-    def _order(self, slot: Slot, message: Write) -> None:
+    def _order(self, slot: Slot, message: Begin | Write) -> None:
         with self._ordering:
             if self._is_broken:
                 raise SaveFailedError("neither a process nor a thread can be had that writes checkpoints")
             if self._sent.get(message.index) is not slot:
                 self._client.send_slot(message.index, slot)
                 self._sent[message.index] = slot
-            self._client.write(message)
+            if isinstance(message, Begin):
+                self._client.begin(message)
+            else:
+                self._client.write(message)
 
     def _take_over(self, reason: str) -> None:
         with self._ordering:

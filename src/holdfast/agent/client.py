@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from holdfast.agent.messages import (
+    Begin,
     Bye,
     Close,
     Durable,
@@ -89,6 +90,10 @@ class Client(Protocol):
 
     def send_slot(self, index: int, slot: "Slot") -> None:
         """From now on, that is the slot of that index. It must stay open until it is replaced, or the client closed."""
+        ...
+
+    def begin(self, message: Begin) -> None:
+        """A snapshot is being made: what is there of it may be written. Never blocks, and may be to no effect."""
         ...
 
     def write(self, message: Write) -> None:
@@ -209,6 +214,13 @@ class Agent(_Account):
             self._slots[index] = slot
             if self._process is not None:
                 self._process.channel.send(encode(NewSlot(index)), slot.descriptor)
+
+    def begin(self, message: Begin) -> None:
+        self._check_usable()
+        packet = encode(message)
+        with self._lock:
+            if self._process is not None:
+                self._process.channel.send(packet, droppable=True)
 
     def write(self, message: Write) -> None:
         self._check_usable()
@@ -353,6 +365,12 @@ class ThreadAgent(_Account):
         self._check_usable()
         with self._lock:
             self._order(lambda work: work.attach(index, lambda: slot))
+
+    def begin(self, message: Begin) -> None:
+        self._check_usable()
+        with self._lock:
+            if self._work is not None:
+                self._work.begin(message)
 
     def write(self, message: Write) -> None:
         self._check_usable()

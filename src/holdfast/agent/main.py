@@ -13,6 +13,8 @@ from holdfast.agent.channel import Channel, Packet
 from holdfast.agent.messages import (
     LINGER_S,
     PROTOCOL,
+    Ahead,
+    Begin,
     Bye,
     Close,
     Hello,
@@ -181,6 +183,8 @@ class _Service:
         match order:
             case NewSlot():
                 self._take_slot(self._work, order, packet)
+            case Begin():
+                self._work.begin(order)
             case Write():
                 self._work.write(order)
             case Close():
@@ -248,7 +252,7 @@ def _no_descriptor() -> "Slot":
 def _send(channel: Channel, report: Report) -> None:
     """From any thread."""
     for packet in encode_report(report):
-        channel.send(packet, droppable=isinstance(report, Progress | Warning))
+        channel.send(packet, droppable=isinstance(report, Ahead | Progress | Warning))
 
 
 def _forwarding_log(make_worker: MakeWorker, channel: Channel) -> MakeWorker:

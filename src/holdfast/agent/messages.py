@@ -13,6 +13,8 @@ __all__ = [
     "LINGER_S",
     "MAX_PACKET_BYTES",
     "PROTOCOL",
+    "Ahead",
+    "Begin",
     "Bye",
     "Close",
     "Durable",
@@ -32,7 +34,7 @@ __all__ = [
     "encode_report",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_PACKET_BYTES = 64 << 10
 LINGER_S = 50.0
 """How long the agent works on after the training process is gone; with what giving up takes, less than a minute."""
@@ -69,6 +71,18 @@ class NewSlot(_Message, frozen=True):
     index: _Index
 
 
+class Begin(_Message, frozen=True):
+    """The slot is being filled; the snapshot is to be the checkpoint of that name. What is copied may be written.
+
+    Nothing depends on it, and nothing answers: whether the snapshot became complete, and what is in it, says Write.
+    """
+
+    index: _Index
+    id: CheckpointName
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    attempt: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Write(_Message, frozen=True):
     """The slot holds a complete snapshot of that generation: make it durable."""
 
@@ -90,6 +104,13 @@ class Ready(_Message, frozen=True):
     """The agent listens."""
 
     pid: int
+
+
+class Ahead(_Message, frozen=True):
+    """So much of what is in the slot is written, though nobody has ordered that yet."""
+
+    index: _Index
+    done_bytes: _Count
 
 
 class Progress(_Message, frozen=True):
@@ -151,8 +172,8 @@ class Bye(_Message, frozen=True):
     """All orders are done; the agent ends."""
 
 
-Order = Hello | NewSlot | Write | Close
-Report = Ready | Progress | Durable | Failed | Removed | Warning | Bye
+Order = Hello | NewSlot | Begin | Write | Close
+Report = Ready | Ahead | Progress | Durable | Failed | Removed | Warning | Bye
 
 _T = TypeVar("_T")
 _encoder = msgspec.json.Encoder()

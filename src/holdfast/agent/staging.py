@@ -240,6 +240,7 @@ class Stager:
                     workers=1,
                     changed=deferral.changed,
                     before=copies.finish,
+                    note_filled=background.write_ahead(index, draft.checkpoint),
                     run=self._copier.run,
                 )
                 gate.hold(copying)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from holdfast.agent.messages import Durable, Failed, Hello, Report, Warning, Write  # noqa: A004
+from holdfast.agent.messages import Begin, Durable, Failed, Hello, Report, Warning, Write  # noqa: A004
 from holdfast.core.errors import ProtocolError, SaveFailedError
 
 # As in holdfast/__init__.py: the module of the type is loaded only where a slot is attached.
@@ -23,6 +23,12 @@ _GONE = (errno.ESTALE, errno.ENOTCONN, errno.ENODEV)
 
 class Worker(Protocol):
     """Makes snapshots durable."""
+
+    def begin(
+        self, slot: "Slot", message: Begin, report: Callable[[Report], None], goes_on: Callable[[], bool]
+    ) -> None:
+        """Write what the slot holds so far, and what comes to it while that goes on. Nothing of it counts yet."""
+        ...
 
     def write(self, slot: "Slot", message: Write, report: Callable[[Report], None]) -> None:
         """Make the slot's snapshot durable, and report Durable or Failed, whatever happens."""
@@ -71,6 +77,10 @@ class Work:
         """From now on, that is the slot of that index."""
         self._jobs.put(lambda: self._attach(index, attach))
 
+    def begin(self, message: Begin) -> None:
+        """Have written what there is of a snapshot in the making, until another order comes."""
+        self._jobs.put(lambda: self._begin(message))
+
     def write(self, message: Write) -> None:
         """Have the snapshot made durable."""
         self._jobs.put(lambda: self._write(message))
@@ -115,6 +125,15 @@ class Work:
             self._slots[index] = attach()
         except Exception as error:  # noqa: BLE001  every snapshot in that slot is answered with Failed
             self._report(Warning(f"the agent cannot use slot {index}: {type(error).__name__}: {error}"))
+
+    def _begin(self, message: Begin) -> None:
+        slot = self._slots.get(message.index)
+        if slot is None or not self._jobs.empty():
+            return  # by now it is complete, or nobody wants it any more
+        try:
+            self._ready_worker().begin(slot, message, self._report, self._jobs.empty)
+        except Exception:  # noqa: BLE001, S110  tried again, and answered, when it is complete
+            pass
 
     def _write(self, message: Write) -> None:
         answered = is_gone = False

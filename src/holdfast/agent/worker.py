@@ -4,11 +4,12 @@ import logging
 from collections.abc import Callable
 
 from holdfast.agent import messages
-from holdfast.agent.messages import Durable, Failed, Hello, Progress, Removed, Report, Write
+from holdfast.agent.messages import Ahead, Begin, Durable, Failed, Hello, Progress, Removed, Report, Write
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import BlobExistsError, HoldfastError, IntegrityError, RunError
 from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
 from holdfast.core.values import Checkpoint, Fork
+from holdfast.engine.ahead import WrittenAhead, may_write_ahead, write_ahead
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import HeadCache
 from holdfast.engine.commit import remove_checkpoint
@@ -51,7 +52,41 @@ class Worker:
         self._workers = hello.workers
         self._pool = BlockPool(_BLOCK_BYTES)
         self._keep = Keep.from_plain(hello.keep)
+        self._ahead: WrittenAhead | None = None
+        self._spent: set[str] = set()
+        """Names of what was begun and given up: they are not used again (I3)."""
         self._hold(hello.attempt)
+
+    def begin(self, slot: Slot, message: Begin, report: SendReport, goes_on: Callable[[], bool]) -> None:
+        """Write a snapshot while it is being copied, as far as that goes on. Nothing counts before `write` (I5)."""
+        self._give_up_ahead()
+        if message.attempt != self.attempt or message.id in self._spent:
+            return  # after a rollback, `write` begins the other attempt
+        if not may_write_ahead(self.store, message.id, message.size_bytes):
+            return
+        done_bytes = 0
+
+        def advance(size_bytes: int) -> None:
+            nonlocal done_bytes
+            done_bytes += size_bytes
+            report(Ahead(message.index, done_bytes))
+
+        self._spent.add(message.id)
+        image = slot.image(message.size_bytes)
+        try:
+            self._ahead = write_ahead(
+                self.store,
+                message.id,
+                image,
+                attempt=self.attempt,
+                filled_bytes=slot.filled_bytes,
+                goes_on=goes_on,
+                pool=self._pool,
+                workers=self._workers,
+                progress=advance,
+            )
+        finally:
+            image.release()
 
     def write(self, slot: Slot, message: Write, report: SendReport) -> None:
         """Make the snapshot durable; how that went is reported, and nothing is raised for it."""
@@ -79,14 +114,18 @@ class Worker:
 
     def close(self) -> None:
         """Let the run go."""
+        self._give_up_ahead()
         self.store.let_go(agent_key(self.attempt))
         self.store.close()
 
     def _write(self, slot: Slot, message: Write, report: SendReport) -> tuple[Checkpoint, str]:
         """The checkpoint, and the name that it was staged with."""
         manifest = _read_staged(slot, message, self.run_id)
-        checkpoint, taken = self._name(manifest.checkpoint._replace(suspect=message.suspect))
         staged = manifest.body.shards[0]
+        ahead = self._take_ahead(manifest.checkpoint.id, staged)
+        checkpoint, taken = manifest.checkpoint._replace(suspect=message.suspect), list[str]()
+        if ahead is None:
+            checkpoint, taken = self._name(checkpoint)
         image = slot.image(staged.size_bytes)
         done_bytes = 0
 
@@ -97,15 +136,33 @@ class Worker:
 
         def produce(name: str, writer: Writer) -> ShardRecord:
             del name  # the snapshot has its own, the same
+            if ahead is not None and writer is ahead.writer:
+                return ahead.finish(staged)
             return persist_image(image, staged, writer, pool=self._pool, workers=self._workers, progress=advance)
 
         try:
-            written = write_checkpoint(self, Draft(checkpoint, manifest.body), produce, self._keep)
+            begun = None if ahead is None else ahead.writer
+            written = write_checkpoint(self, Draft(checkpoint, manifest.body), produce, self._keep, begun=begun)
         finally:
             image.release()
         for name in taken:
             self._remove(name)
         return written, manifest.checkpoint.id
+
+    def _take_ahead(self, checkpoint_id: str, staged: ShardRecord) -> WrittenAhead | None:
+        """What was written of the snapshot before it was complete, if it is exactly that (I4)."""
+        ahead = self._ahead
+        if ahead is not None and ahead.is_of(checkpoint_id, staged):
+            self._ahead = None
+            self._spent.discard(checkpoint_id)
+            return ahead
+        self._give_up_ahead()
+        return None
+
+    def _give_up_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.abandon(self.store, self.attempt)
 
     def _name(self, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         """The checkpoint under a name that is free, and those that are not: one before us may have died over it.
@@ -113,7 +170,7 @@ class Worker:
         Also where that one got as far as the manifest: nobody knows whether its name was made durable (I5).
         """
         taken = []
-        while self.store.list(checkpoint.id):
+        while checkpoint.id in self._spent or self.store.list(checkpoint.id):
             taken.append(checkpoint.id)
             checkpoint = renamed(checkpoint)
         return checkpoint, taken

@@ -10,6 +10,7 @@ from holdfast.core.errors import HoldfastError, SaveFailedError, StateError
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.capture import for_chunks
 from holdfast.engine.copier import Run, run_in_thread
+from holdfast.engine.filled import Filled, NoteFilled
 from holdfast.engine.image import Image
 from holdfast.format.arrays import Carrier
 from holdfast.format.shard import Layout
@@ -45,13 +46,14 @@ class Overlapped:
         workers: int,
         changed: Callable[[], Sequence[str]] | None = None,
         before: Callable[[], object] | None = None,
+        note_filled: NoteFilled | None = None,
         run: Run = run_in_thread,
     ) -> None:
         """Copy what cannot wait; `run` has the rest done.
 
         `changed` names the deferred leaves that were written to since the start, as far as that can be seen; it is
         asked when all is copied. `before` is called by the thread first: it returns when the deferred leaves are there
-        to be copied (from an accelerator).
+        to be copied (from an accelerator). `note_filled` hears on the way how far the image is complete.
         """
         self.copied_bytes = 0
         """How much of the image is complete."""
@@ -65,7 +67,7 @@ class Overlapped:
         self._process = os.getpid()
         _copy_at_once(layout, carriers, deferred, image, workers)
         self._work: Callable[[], None] | None = partial(
-            self._copy_deferred, layout, carriers, deferred, image, workers, changed, before
+            self._copy_deferred, layout, carriers, deferred, image, workers, changed, before, note_filled
         )
         run(self._run)
 
@@ -109,10 +111,12 @@ class Overlapped:
         workers: int,
         changed: Callable[[], Sequence[str]] | None,
         before: Callable[[], object] | None,
+        note_filled: NoteFilled | None,
     ) -> None:
         if before is not None:
             before()
         shard = Image(layout, carriers, only=deferred)
+        filled = Filled(layout.size_bytes, note_filled)
 
         def take(chunk: int, begin: int, end: int) -> None:
             if self._cancelled:
@@ -121,6 +125,7 @@ class Overlapped:
             self.xxh3[chunk] = shard.take(begin, end, image[begin:end])
             with self._lock:
                 self.copied_bytes += end - begin
+            filled.note(chunk)
 
         for_chunks(take, range(len(self.xxh3)), layout.size_bytes, workers=workers)
         torn = changed() if changed is not None else ()

@@ -63,19 +63,25 @@ Produce = Callable[[str, Writer], ShardRecord]
 """Writes the bytes of the shard of that name, makes them durable, and tells their sums."""
 
 
-def write_checkpoint(writer: Attempt, draft: Draft, produce: Produce, keep: Keep) -> Checkpoint:
-    """The checkpoint, durable. HoldfastError where it could not be made; what existed before is untouched."""
+def write_checkpoint(
+    writer: Attempt, draft: Draft, produce: Produce, keep: Keep, *, begun: Writer | None = None
+) -> Checkpoint:
+    """The checkpoint, durable. HoldfastError where it could not be made; what existed before is untouched.
+
+    `begun` is its shard in the making, where somebody has begun it in the checkpoint's directory: `produce` gets it
+    instead of an empty one.
+    """
     _make_room(writer, draft, keep)
     for tries_left in reversed(range(_TRIES)):
         try:
-            return _write_once(writer, draft, produce)
+            return _write_once(writer, draft, produce, begun)
         except StorageError as error:
             if tries_left == 0 or error.errno not in _TRANSIENT:
                 raise
             # I5: an fsync error is final for that file; everything is written again, elsewhere.
             _log.warning("%s; writing the checkpoint again in a new directory", error.message)
             writer.journal.record("retry", step=draft.checkpoint.step, error=error.message)
-            draft = draft._replace(checkpoint=renamed(draft.checkpoint))
+            draft, begun = draft._replace(checkpoint=renamed(draft.checkpoint)), None
     raise AssertionError("the loop returns or raises")
 
 
@@ -114,10 +120,10 @@ def _report_unknown_metric(writer: Attempt, verdicts: Sequence[Verdict]) -> None
         _log.warning("%s: everything is kept for now: %s", writer.store.location, reason)
 
 
-def _write_once(writer: Attempt, draft: Draft, produce: Produce) -> Checkpoint:
+def _write_once(writer: Attempt, draft: Draft, produce: Produce, begun: Writer | None) -> Checkpoint:
     checkpoint = draft.checkpoint
     try:
-        shard = _write_shard(writer, checkpoint, produce)
+        shard = _write_shard(writer, checkpoint, produce, begun)
         manifest = encode_manifest(checkpoint, writer.run_id, draft.body.with_shards([shard]))
         _mark_suspect(writer, checkpoint)
         commit(writer.store, checkpoint.id, manifest, shards=[shard], attempt=writer.attempt, run_id=writer.run_id)
@@ -137,9 +143,9 @@ def _mark_suspect(writer: Attempt, checkpoint: Checkpoint) -> None:
             _log.warning("%s cannot be marked suspect: %s", checkpoint.id, error.message)
 
 
-def _write_shard(writer: Attempt, checkpoint: Checkpoint, produce: Produce) -> ShardRecord:
+def _write_shard(writer: Attempt, checkpoint: Checkpoint, produce: Produce, begun: Writer | None) -> ShardRecord:
     name = shard_name(0)
-    blob = writer.store.create(f"{checkpoint.id}/{name}", checkpoint.size_bytes)
+    blob = begun or writer.store.create(f"{checkpoint.id}/{name}", checkpoint.size_bytes)
     try:
         return produce(name, blob)
     except BaseException:

@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from holdfast.core.errors import IntegrityError, StorageError, UsageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
-from holdfast.tiers.control import CONTROL_BYTES, EMPTY_RECORD, RECORD_BYTES, Control, decode_control, encode_control
+from holdfast.tiers.control import (
+    CONTROL_BYTES,
+    EMPTY_RECORD,
+    FILLED_AT,
+    RECORD_BYTES,
+    Control,
+    decode_control,
+    decode_filled,
+    encode_control,
+    encode_filled,
+)
 from holdfast.tiers.shared_memory import Mapping, MemoryBoundary, allocate, padded, read_exactly, write_fully
 
 __all__ = ["Content", "Slot"]
@@ -119,7 +129,20 @@ class Slot:
         self._check_writable()
         with MemoryBoundary("marking the content as invalid", self.where):
             write_fully(self.descriptor, EMPTY_RECORD, 0)
+            write_fully(self.descriptor, encode_filled(0), FILLED_AT)
         self._is_filling = True
+
+    def note_filled(self, filled_bytes: int) -> None:
+        """So many bytes of the image, from its start, stay as they are. A hint: nobody may rely on it."""
+        try:
+            write_fully(self.descriptor, encode_filled(filled_bytes), FILLED_AT)
+        except OSError:
+            pass  # whoever reads ahead waits, and the complete snapshot is read as ever
+
+    def filled_bytes(self) -> int:
+        """What was noted last, by whoever fills the slot."""
+        with MemoryBoundary("reading how far it is filled", self.where):
+            return decode_filled(os.pread(self.opened(), len(encode_filled(0)), FILLED_AT))
 
     def finish(self, image_bytes: int, manifest: bytes) -> int:
         """The image is complete: write its manifest behind it, then the record. The content's generation.
