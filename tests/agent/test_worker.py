@@ -250,6 +250,24 @@ def test_nothing_is_written_ahead_for_another_attempt_or_where_the_name_is_taken
     assert (run / made.id / "rank-00000.safetensors").stat().st_size == 0
 
 
+def test_one_that_is_fenced_off_while_it_prunes_does_not_complain(worker, snapshot, run, monkeypatch):
+    made, reports = snapshot(), []
+    made.copy()
+    made.finish()
+
+    def go_back(report: Report) -> None:
+        """What a restore() of an older step does, right after this one is durable."""
+        reports.append(report)
+        if isinstance(report, Durable):
+            (run / "attempts" / "000002.json").write_bytes((run / "attempts" / "000001.json").read_bytes())
+
+    monkeypatch.setattr(worker, "_keep", holdfast.keep(last=1))
+    worker.write(made.slot, made.write, go_back)
+
+    assert reports[-1] == Durable(2, made.id)
+    assert len([path for path in run.iterdir() if path.name.startswith("0000")]) == 2  # it has removed nothing
+
+
 def test_a_sync_that_fails_has_all_of_it_written_again(worker, snapshot, run, monkeypatch):
     made, reports = snapshot(), []
     made.copy()

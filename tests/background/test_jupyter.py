@@ -74,7 +74,7 @@ class Notebook:
         return int(self._manager.provisioner.pid)
 
     def run(self, code: str, *, interrupt: bool = False) -> Cell:
-        """Run a cell; with `interrupt`, press the button when it says something."""
+        """Run a cell; with `interrupt`, press the button when it prints something."""
         request = self._client.execute(code)
         cell = Cell()
         while True:
@@ -85,7 +85,7 @@ class Notebook:
             match message["msg_type"]:
                 case "stream":
                     cell.said += content["text"]
-                    if interrupt:
+                    if interrupt and content["name"] == "stdout":
                         self._manager.interrupt_kernel()
                         interrupt = False
                 case "error":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from holdfast.agent import messages
 from holdfast.agent.messages import Ahead, Begin, Durable, Failed, Hello, Progress, Removed, Report, Write
 from holdfast.core.clock import Clock, SystemClock
-from holdfast.core.errors import BlobExistsError, HoldfastError, IntegrityError, RunError
+from holdfast.core.errors import BlobExistsError, FencedError, HoldfastError, IntegrityError, RunError
 from holdfast.core.names import ATTEMPTS_DIR, agent_key, attempt_key
 from holdfast.core.values import Checkpoint, Fork
 from holdfast.engine.ahead import WrittenAhead, may_write_ahead, write_ahead
@@ -186,6 +186,8 @@ class Worker:
     def _prune(self, report: SendReport) -> None:
         try:
             removed = prune_run(self, self._keep)
+        except FencedError:
+            return  # by a rollback of the same program, as a rule: whoever has the run now prunes it
         except HoldfastError as error:
             self.journal.record("prune_failed", error=error.message)
             report(messages.Warning(f"old checkpoints could not be removed: {error.message}"))
