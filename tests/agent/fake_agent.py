@@ -44,7 +44,10 @@ class FakeWorker:
             file.write(line + "\n")
 
     def begin(self, slot, message, report, goes_on):
-        self.log(f"ahead {message.id}")
+        self.log(f"ahead {message.id} {goes_on()}")
+
+    def forget(self):
+        self.log("forget")
 
     def write(self, slot, message, report):
         generation = message.generation

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,8 +23,10 @@ from holdfast.engine.identity import identify
 from holdfast.engine.laying import lay_out_state
 from holdfast.format.encode import encode_state
 from holdfast.format.manifest import Body, ShardRecord, encode_manifest
+from holdfast.storage.files import Space
 from holdfast.storage.posix import PosixStore
 from holdfast.tiers.slot import Slot
+from tests.descriptors import open_descriptors
 
 
 class _Refusing(PosixStore):
@@ -222,9 +225,65 @@ def test_what_nobody_orders_is_gone_when_the_next_one_begins_or_the_worker_ends(
     assert _directories(run, 3) == []
 
 
+def test_what_is_to_be_forgotten_is_gone_with_its_descriptors(worker, snapshot, run):
+    made = snapshot()
+    made.copy()
+    before = open_descriptors()
+    worker.begin(made.slot, made.begin, print, _goes_on)
+    assert open_descriptors() != before
+
+    worker.forget()
+
+    assert _directories(run, 2) == []
+    assert open_descriptors() == before
+
+
+def test_another_agent_does_not_use_the_name_that_one_before_it_has_begun(worker, snapshot, run):
+    """That one may have given it up, and removed it."""
+    made, reports = snapshot(), []
+    made.copy()
+    made.finish()
+
+    worker.write(made.slot, msgspec.structs.replace(made.write, begun=True), reports.append)
+
+    [durable] = [report for report in reports if isinstance(report, Durable)]
+    assert durable.id != made.id
+    assert made.is_in(run, durable.id)
+
+
+def test_what_is_written_ahead_needs_no_room_a_second_time(worker, snapshot, run, monkeypatch):
+    made, reports = snapshot(), []
+    made.copy()
+    worker.begin(made.slot, made.begin, reports.append, _goes_on)
+    made.finish()
+    room = made.begin.size_bytes // 2
+    monkeypatch.setattr(worker.store, "space", lambda: Space(free_bytes=room, free_inodes=1000, total_bytes=1 << 40))
+
+    worker.write(made.slot, made.write, reports.append)
+
+    assert reports[-1] == Durable(2, made.id)
+
+
+def test_what_is_written_ahead_is_gone_where_there_is_no_room_to_commit_it(worker, snapshot, run, monkeypatch):
+    made, reports = snapshot(), []
+    made.copy()
+    before = open_descriptors()
+    worker.begin(made.slot, made.begin, reports.append, _goes_on)
+    made.finish()
+    monkeypatch.setattr(worker.store, "space", lambda: Space(free_bytes=0, free_inodes=0, total_bytes=1 << 40))
+
+    worker.write(made.slot, made.write, reports.append)
+
+    assert isinstance(reports[-1], Failed)
+    assert "free are 0 bytes" in reports[-1].message
+    assert _directories(run, 2) == []
+    assert open_descriptors() == before
+
+
 def test_a_name_that_was_given_up_is_not_used_again(worker, snapshot, run):
     made, reports = snapshot(), []
-    worker.begin(made.slot, made.begin, reports.append, lambda: False)  # another order came
+    orders = iter([True, False])
+    worker.begin(made.slot, made.begin, reports.append, lambda: next(orders))  # another order comes
     assert _directories(run, 2) == []
     made.copy()
     worker.begin(made.slot, made.begin, reports.append, _goes_on)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.background.rig import PATH, arenas, garbage, steps
+from holdfast.core.names import parse_checkpoint_id
+from tests.background.rig import PATH, Program, agents_of, arenas, command_of, garbage, steps, until
 
 torch = pytest.importorskip("torch")
 from tests.background import overlapped_training  # noqa: E402  needs torch
@@ -112,4 +113,58 @@ def test_a_change_that_nothing_held_back_fails_that_save_and_no_other(run, root,
         with pytest.raises(holdfast.StateError, match="changed while"):
             torn.wait(60)
         ckpt.save(step=2).wait(60)
+        assert garbage(run) == []
     assert steps(run) == [2]
+
+
+@pytest.mark.parametrize("background", ["process", "thread"])
+def test_snapshots_are_written_while_they_are_copied_and_keep_their_names(run, root, monkeypatch, background):
+    from holdfast.agent.background import Background
+    from holdfast.agent.messages import Ahead
+
+    heard = []
+    hear = Background.hear
+    monkeypatch.setattr(Background, "hear", lambda self, report: (heard.append(report), hear(self, report))[1])
+    parameter = torch.nn.Parameter(torch.zeros(3 << 20))
+    state = {"parameter": parameter, "optimizer": torch.optim.SGD([parameter], lr=1.0)}
+    keep = holdfast.KEEP_ALL
+    with holdfast.Checkpointer(run, state, background=background, capture="overlapped", keep=keep) as ckpt:
+        # Two without an update between them, as at the end of many programs.
+        pending = [ckpt.save(step=step) for step in (1, 2)]
+        assert all(each.wait(60) for each in pending)
+        first, second = (parse_checkpoint_id(each.id) for each in ckpt.checkpoints())
+
+    whole_bytes = (run / str(first) / "rank-00000.safetensors").stat().st_size
+    assert [report.done_bytes for report in heard if isinstance(report, Ahead)].count(whole_bytes) == 2
+    assert (first.twin, second.twin) == (0, 0)
+    assert holdfast.load(run, 2)["parameter"].sum() == 0
+    assert garbage(run) == []
+
+
+def test_the_agent_of_a_training_that_was_killed_while_it_was_copied_leaves_nothing_of_that(run, root):
+    code = """
+import torch
+from holdfast.engine import overlap
+parameter = torch.nn.Parameter(torch.zeros(6 << 20))
+state = {"parameter": parameter, "optimizer": torch.optim.SGD([parameter], lr=1.0)}
+ckpt = Checkpointer(RUN, state, background="process", capture="overlapped")
+ckpt.save(step=1).wait(60)
+note = overlap.Filled.note
+def stop_in_the_middle(self, chunk):
+    note(self, chunk)
+    if chunk == 15:
+        say("copied")
+        time.sleep(600)
+overlap.Filled.note = stop_in_the_middle
+ckpt.save(step=2)
+time.sleep(600)
+"""
+    with Program(code, run, root) as program:
+        program.hear("copied")
+        until(lambda: any(path.name.startswith("000000002") for path in run.iterdir()))
+        (agent,) = agents_of(program.pid)
+        os.kill(program.pid, signal.SIGKILL)
+        until(lambda: not command_of(agent))  # gone, or a zombie: that has none
+
+    assert [path.name for path in run.iterdir() if path.name.startswith("000000002")] == []
+    assert steps(run) == [1]

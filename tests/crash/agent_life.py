@@ -13,6 +13,7 @@ from holdfast.agent.background import Background
 from holdfast.agent.exiting import is_finished
 from holdfast.checkpointer import Checkpointer
 from holdfast.core.countdown import Countdown
+from holdfast.core.errors import SaveFailedError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.capture import capture
 from holdfast.engine.outcome import PendingCheckpoint
@@ -22,9 +23,9 @@ from holdfast.policy.keep import KEEP_ALL, Keep
 from holdfast.testing.memory_files import MemoryFiles
 from tests.crash.agents import HookedFiles, SimulatedAgent, arenas_in, change_owner, quiesce
 from tests.crash.life import ACK, BEGIN, Life
-from tests.crash.subject import Program
+from tests.crash.subject import RUN, Program
 
-__all__ = ["AgentLife", "Trainer"]
+__all__ = ["AgentLife", "Copy", "Trainer"]
 
 _NOBODY = 1 << 23  # above any pid that Linux gives
 _BURIAL_S = 30.0
@@ -161,6 +162,7 @@ class AgentLife(Life):
             [index] = background._filling
             note_filled = background.write_ahead(index, drafts[-1])
             assert note_filled is not None
+            note_filled(0)
             assert agent.begun.wait(_AGENT_S), "the agent does not begin"
             agent.begun.clear()
 
@@ -169,7 +171,11 @@ class AgentLife(Life):
                 note_filled(len(image))
                 return xxh3
 
-            return make() if copy is None else copy(make, image, note_filled)
+            try:
+                return make() if copy is None else copy(make, image, note_filled)
+            except SaveFailedError:
+                background.forget_ahead(index)
+                raise
 
         drafts: list[Checkpoint] = []
         background = _background(self.trainer)
@@ -179,6 +185,11 @@ class AgentLife(Life):
             patch("holdfast.agent.background._LEAST_AHEAD_BYTES", 1),
         ):
             yield
+
+    def listing(self) -> list[str]:
+        """What lies in the run's directory."""
+        view = self._disk.another_process()
+        return sorted(name for name, _ in view.list_dir(view.open_root(RUN)))
 
     def fill(self, size_bytes: int, note_filled: Callable[[int], None]) -> None:
         """Say that so much of the image is filled, and wait until the agent has written it."""

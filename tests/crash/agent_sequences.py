@@ -7,7 +7,7 @@ from holdfast.core.errors import SaveFailedError
 from holdfast.core.limits import PAGE_BYTES
 from holdfast.policy.keep import keep
 from holdfast.testing.recording import OpKind
-from tests.crash.agent_life import AgentLife
+from tests.crash.agent_life import AgentLife, Copy
 from tests.crash.agents import Halt
 from tests.crash.life import ACK, FORBIDDEN
 
@@ -164,6 +164,31 @@ def _written_ahead(life: AgentLife) -> None:
             life.save(step)
 
 
+def _dies_after_giving_up(life: AgentLife) -> None:
+    """Agents that have given up what they had begun die before they have written it again: the next knows no names."""
+
+    life.new_process(retain=keep(last=2))
+    life.save(1)
+    with life.copying(_say_too_early(life)):
+        for step, (kind, count) in enumerate(_DEATHS_AFTER_GIVING_UP, 2):
+            life.agent.files.after(kind, count, life.agent.die)
+            life.save(step)
+
+
+_DEATHS_AFTER_GIVING_UP = ((OpKind.UNLINK, 1), (OpKind.REMOVE_DIR, 1), (OpKind.MAKE_DIR, 2), (OpKind.SYNC, 1))
+
+
+def _written_ahead_again(life: AgentLife) -> None:
+    """The medium gives an error when what was written ahead is synced, and when its manifest is."""
+    life.new_process(retain=keep(last=2))
+    with life.copying():
+        life.save(1)
+        life.agent.files.fail_next_sync()
+        life.save(2)
+        life.agent.files.after(OpKind.SYNC, 1, life.agent.files.fail_next_sync)
+        life.save(3)
+
+
 _DEATHS_AHEAD = ((OpKind.MAKE_DIR, 1), (OpKind.WRITE, 1), (OpKind.WRITE, 3), (OpKind.SYNC, 1), (OpKind.RENAME, 1))
 
 
@@ -191,19 +216,23 @@ def _copy_given_up(life: AgentLife) -> None:
             life.save(step)
 
 
-def _copy_is_not_what_was_said(life: AgentLife) -> None:
-    """The agent is told that memory is filled before it is: what it wrote by then must not become a checkpoint."""
+def _say_too_early(life: AgentLife) -> Copy:
+    """The agent is told that memory is filled, and writes what is there, before it is."""
 
-    def say_too_early(
-        make: Callable[[], list[str]], image: memoryview, note_filled: Callable[[int], None]
-    ) -> list[str]:
+    def copy(make: Callable[[], list[str]], image: memoryview, note_filled: Callable[[int], None]) -> list[str]:
         image[:] = bytes(len(image))
         life.fill(len(image), note_filled)
         return make()
 
+    return copy
+
+
+def _copy_is_not_what_was_said(life: AgentLife) -> None:
+    """The agent is told that memory is filled before it is: what it wrote by then must not become a checkpoint."""
+
     life.new_process(retain=keep(last=2))
     life.save(1)
-    with life.copying(say_too_early):
+    with life.copying(_say_too_early(life)):
         life.save(2)
         life.save(3)
 
@@ -226,6 +255,8 @@ def _training_dies_copying(life: AgentLife) -> None:
             pass
     life.kill(dead, with_agent=False)
     life.bury(dead)
+    left = [path for path in life.listing() if path.startswith("000000002")]
+    assert not left, f"the agent has left {left} of a snapshot that never was"
     life.new_process(kill=False, retain=keep(last=1))
     assert life.program.saved() == 1, f"only save 1 was complete, {life.program.saved()} was restored (I1)"
     with life.copying():
@@ -243,6 +274,8 @@ AGENT_SEQUENCES: dict[str, tuple[Callable[[AgentLife], None], int]] = {
     "agent: memory changes under a snapshot": (_memory_changes, 1100),
     "agent: prunes while the training writes": (_both_write, 1100),
     "agent: writes what is being copied": (_written_ahead, 1600),
+    "agent: writes again what was being copied": (_written_ahead_again, 1600),
+    "agent: dies after it has given up": (_dies_after_giving_up, 1600),
     "agent: writes what is given up": (_copy_given_up, 1600),
     "agent: writes what is not yet there": (_copy_is_not_what_was_said, 1600),
     "agent: writes for a training that dies": (_training_dies_copying, 1600),

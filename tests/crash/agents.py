@@ -140,6 +140,9 @@ class SimulatedAgent:
         self.begun.set()
         self._worker.begin(slot, message, note, goes_on)
 
+    def forget(self) -> None:
+        self._worker.forget()
+
     def write(self, slot: Slot, message: Write, report: Callable[[Report], None]) -> None:
         number = self.numbers.popleft()
         if self.before_write is not None:

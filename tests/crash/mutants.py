@@ -7,6 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from holdfast import native
 from holdfast.agent import worker
@@ -20,6 +21,7 @@ from holdfast.engine import persist_image as persist_image_module
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import read_events
 from holdfast.format import manifest as manifest_module
+from holdfast.format.manifest import ShardRecord
 from holdfast.storage import posix_writer
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
@@ -345,6 +347,16 @@ def _agent_believes_what_it_was_told() -> None:
     _replace(ahead.WrittenAhead, "is_of", lambda self, checkpoint_id, staged: self.checkpoint_id == checkpoint_id)
 
 
+def _agent_does_not_sync_what_it_wrote_early() -> None:
+    def finish_without_sync(self: ahead.WrittenAhead, staged: ShardRecord) -> ShardRecord:
+        assert isinstance(self.writer, posix_writer.PosixWriter)
+        with patch.object(type(self.writer._files), "sync", lambda files, descriptor: None):
+            return finish(self, staged)
+
+    finish = ahead.WrittenAhead.finish
+    _replace(ahead.WrittenAhead, "finish", finish_without_sync)
+
+
 def _agent_reuses_names() -> None:
     def name_again(self: worker.Worker, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         self.store.remove_group(checkpoint.id)
@@ -478,6 +490,12 @@ MUTANTS = [
         _agent_believes_what_it_was_told,
         "crash states with an agent",
         "I4",
+    ),
+    Mutant(
+        "the agent does not sync what it wrote early",
+        _agent_does_not_sync_what_it_wrote_early,
+        "crash states with an agent",
+        "I5",
     ),
     Mutant("the agent gives a half-written name again", _agent_reuses_names, "crash states of a dead agent", "I3"),
     Mutant(

@@ -119,12 +119,24 @@ def test_a_copy_that_does_not_go_on_leaves_nothing(store, image):
     assert store.list(NAME) == []
 
 
-def test_a_copy_that_is_complete_when_the_next_order_comes_is_written_whole(store, image):
-    """The order that ends the waiting is most often the one that says that all is there."""
-    written = _write(store, image, filled_bytes=lambda: SIZE, goes_on=lambda: False)
+def test_what_is_filled_is_not_written_any_more_when_something_else_is_wanted(store, image):
+    orders = iter([True, True, False])
 
-    assert written is not None
-    assert written.is_of(NAME, _staged(image))
+    assert _write(store, image, filled_bytes=lambda: SIZE, goes_on=lambda: next(orders, False), workers=1) is None
+    assert store.list(NAME) == []
+
+
+def test_a_directory_without_its_file_is_not_left(tmp_path, image):
+    class Full(Files):
+        def create(self, parent: int, name: str, mode: int, *, direct: bool = False) -> int:
+            if name == SHARD:
+                raise OSError(errno.EMFILE, "too many")
+            return super().create(parent, name, mode, direct=direct)
+
+    store = PosixStore(tmp_path / "run", create=True, files=Full())
+
+    assert _write(store, image, filled_bytes=lambda: SIZE) is None
+    assert not (tmp_path / "run" / NAME).exists()
 
 
 def test_a_copy_that_stands_still_is_not_waited_for(store, image, monkeypatch):

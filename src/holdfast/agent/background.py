@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.agent.client import AgentGone, Client, Event, OnEvent
-from holdfast.agent.messages import Ahead, Begin, Durable, Failed, Progress, Removed, Write
+from holdfast.agent.messages import Ahead, Begin, Durable, Failed, Forget, Progress, Removed, Write
 from holdfast.agent.messages import Warning as Notice
 from holdfast.core.countdown import Countdown
 from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError
@@ -83,6 +83,8 @@ class Background:
         self._ordering = threading.RLock()
         self._jobs: dict[int, _Job] = {}
         self._filling: set[int] = set()
+        # How much of what is in a slot is written, though it was not ordered yet: of those that were begun.
+        self._ahead: dict[int, int] = {}
         self._newest: dict[int, int] = {}
         self._sent: dict[int, Slot] = {}
         self._told_of_shortage = False
@@ -176,11 +178,22 @@ class Background:
         if checkpoint.size_bytes < _LEAST_AHEAD_BYTES:
             return None
         slot = self.arena.slots[index]
-        try:
-            self._order(slot, Begin(index, checkpoint.id, checkpoint.size_bytes, checkpoint.attempt))
-        except (HoldfastError, OSError):
-            return None  # the order to write it will tell
-        return slot.note_filled
+
+        def note(filled_bytes: int) -> None:
+            slot.note_filled(filled_bytes)
+            if index not in self._ahead:
+                # Now that there is something to write, and by whoever copies: the training waits for nothing.
+                self._ahead[index] = 0
+                self._order_quietly(slot, Begin(index, checkpoint.id, checkpoint.size_bytes, checkpoint.attempt))
+
+        return note
+
+    def forget_ahead(self, index: int) -> None:
+        """The copy was given up."""
+        with self._lock:
+            is_begun = self._ahead.pop(index, None) is not None
+        if is_begun:
+            self._order_quietly(self.arena.slots[index], Forget(index))
 
     def drop(self, index: int) -> None:
         """Nothing came of the slot that was reserved."""
@@ -201,7 +214,8 @@ class Background:
             with self._lock:
                 if not self._jobs:
                     self._last_sign_s = time.monotonic()
-                self._jobs[generation] = _Job(pending, checkpoint, index)
+                written = self._ahead.pop(index, None)
+                self._jobs[generation] = _Job(pending, checkpoint, index, written or 0)
                 self._newest[index] = generation
         finally:
             self.drop(index)
@@ -215,6 +229,7 @@ class Background:
                 forks=session.forks,
                 attempt=checkpoint.attempt,
                 suspect=checkpoint.suspect,
+                begun=written is not None,
             )
             self._order(slot, message)
         except BaseException as error:
@@ -235,6 +250,7 @@ class Background:
                     raise copying.error
                 self.hand_over(index, draft, pending, copying.xxh3)
             except Exception as error:  # noqa: BLE001  whoever waits for the checkpoint must hear of every fault
+                self.forget_ahead(index)
                 self.drop(index)
                 if not isinstance(error, HoldfastError):
                     error = SaveFailedError(f"unexpected {type(error).__name__}: {error}")
@@ -314,6 +330,8 @@ class Background:
             self._waited_s = 0.0
             match report:
                 case Ahead():
+                    if report.index in self._ahead:
+                        self._ahead[report.index] = report.done_bytes
                     for ordered in self._jobs.values():
                         if ordered.index == report.index:
                             ordered.done_bytes = report.done_bytes
@@ -361,17 +379,23 @@ class Background:
         if not lost.restarted:
             self._take_over(lost.reason)
 
-    def _order(self, slot: Slot, message: Begin | Write) -> None:
+    def _order_quietly(self, slot: Slot, message: Begin | Forget) -> None:
+        try:
+            self._order(slot, message)
+        except (HoldfastError, OSError):
+            pass  # nothing depends on it; the order to write will tell
+
+    def _order(self, slot: Slot, message: Begin | Forget | Write) -> None:
         with self._ordering:
             if self._is_broken:
                 raise SaveFailedError("neither a process nor a thread can be had that writes checkpoints")
             if self._sent.get(message.index) is not slot:
                 self._client.send_slot(message.index, slot)
                 self._sent[message.index] = slot
-            if isinstance(message, Begin):
-                self._client.begin(message)
-            else:
+            if isinstance(message, Write):
                 self._client.write(message)
+            else:
+                self._client.hint(message)
 
     def _take_over(self, reason: str) -> None:
         with self._ordering:

@@ -13,6 +13,7 @@ from holdfast.agent.messages import (
     Close,
     Durable,
     Failed,
+    Forget,
     Hello,
     NewSlot,
     Ready,
@@ -92,8 +93,8 @@ class Client(Protocol):
         """From now on, that is the slot of that index. It must stay open until it is replaced, or the client closed."""
         ...
 
-    def begin(self, message: Begin) -> None:
-        """A snapshot is being made: what is there of it may be written. Never blocks, and may be to no effect."""
+    def hint(self, message: Begin | Forget) -> None:
+        """Of a snapshot that is being made. Never blocks, and may be to no effect."""
         ...
 
     def write(self, message: Write) -> None:
@@ -215,7 +216,7 @@ class Agent(_Account):
             if self._process is not None:
                 self._process.channel.send(encode(NewSlot(index)), slot.descriptor)
 
-    def begin(self, message: Begin) -> None:
+    def hint(self, message: Begin | Forget) -> None:
         self._check_usable()
         packet = encode(message)
         with self._lock:
@@ -366,11 +367,11 @@ class ThreadAgent(_Account):
         with self._lock:
             self._order(lambda work: work.attach(index, lambda: slot))
 
-    def begin(self, message: Begin) -> None:
+    def hint(self, message: Begin | Forget) -> None:
         self._check_usable()
         with self._lock:
             if self._work is not None:
-                self._work.begin(message)
+                self._work.hint(message)
 
     def write(self, message: Write) -> None:
         self._check_usable()

@@ -17,6 +17,7 @@ from holdfast.agent.messages import (
     Begin,
     Bye,
     Close,
+    Forget,
     Hello,
     NewSlot,
     Progress,
@@ -183,8 +184,8 @@ class _Service:
         match order:
             case NewSlot():
                 self._take_slot(self._work, order, packet)
-            case Begin():
-                self._work.begin(order)
+            case Begin() | Forget():
+                self._work.hint(order)
             case Write():
                 self._work.write(order)
             case Close():

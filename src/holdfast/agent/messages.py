@@ -19,6 +19,7 @@ __all__ = [
     "Close",
     "Durable",
     "Failed",
+    "Forget",
     "Hello",
     "NewSlot",
     "Order",
@@ -74,13 +75,20 @@ class NewSlot(_Message, frozen=True):
 class Begin(_Message, frozen=True):
     """The slot is being filled; the snapshot is to be the checkpoint of that name. What is copied may be written.
 
-    Nothing depends on it, and nothing answers: whether the snapshot became complete, and what is in it, says Write.
+    Nothing depends on it, and nothing answers: that the snapshot is complete, and what is in it, says Write; that it
+    will not be, Forget.
     """
 
     index: _Index
     id: CheckpointName
     size_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     attempt: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Forget(_Message, frozen=True):
+    """Nothing comes of what is being filled."""
+
+    index: _Index
 
 
 class Write(_Message, frozen=True):
@@ -94,6 +102,8 @@ class Write(_Message, frozen=True):
     """The one that the snapshot belongs to; None for that of Hello. A rollback begins another in the same process."""
     suspect: Annotated[str, msgspec.Meta(max_length=_MAX_TEXT_CHARS)] = ""
     """Why the state may be unhealthy: the checkpoint is marked before it exists."""
+    begun: bool = False
+    """Begin was sent before: whoever has not heard that does not know what became of the name."""
 
 
 class Close(_Message, frozen=True):
@@ -172,7 +182,7 @@ class Bye(_Message, frozen=True):
     """All orders are done; the agent ends."""
 
 
-Order = Hello | NewSlot | Begin | Write | Close
+Order = Hello | NewSlot | Begin | Forget | Write | Close
 Report = Ready | Ahead | Progress | Durable | Failed | Removed | Warning | Bye
 
 _T = TypeVar("_T")

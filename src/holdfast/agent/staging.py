@@ -248,6 +248,8 @@ class Stager:
             if copying is not None:
                 copying.cancel("the capture was given up")
                 copying.wait()
+            if copying is not None and index is not None:
+                background.forget_ahead(index)
             if index is not None:
                 background.drop(index)
             raise

@@ -2,11 +2,12 @@
 
 import errno
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from holdfast.agent.messages import Begin, Durable, Failed, Hello, Report, Warning, Write  # noqa: A004
+from holdfast.agent.messages import Begin, Durable, Failed, Forget, Hello, Report, Warning, Write  # noqa: A004
 from holdfast.core.errors import ProtocolError, SaveFailedError
 
 # As in holdfast/__init__.py: the module of the type is loaded only where a slot is attached.
@@ -28,6 +29,10 @@ class Worker(Protocol):
         self, slot: "Slot", message: Begin, report: Callable[[Report], None], goes_on: Callable[[], bool]
     ) -> None:
         """Write what the slot holds so far, and what comes to it while that goes on. Nothing of it counts yet."""
+        ...
+
+    def forget(self) -> None:
+        """Nothing comes of what was begun."""
         ...
 
     def write(self, slot: "Slot", message: Write, report: Callable[[Report], None]) -> None:
@@ -63,6 +68,8 @@ class Work:
         self._worker: Worker | None = None
         self._slots: dict[int, Slot] = {}
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # Of the jobs that wait, in their order: what is being written ahead goes on only for its own.
+        self._orders: deque[Begin | Forget | Write | None] = deque()
         self._finished = threading.Event()
         # Daemon: where the storage hangs, the process must be able to end without this thread.
         self._thread = threading.Thread(target=self._run, name="holdfast-work", daemon=True)
@@ -75,18 +82,19 @@ class Work:
 
     def attach(self, index: int, attach: Callable[[], "Slot"]) -> None:
         """From now on, that is the slot of that index."""
-        self._jobs.put(lambda: self._attach(index, attach))
+        self._put(None, lambda: self._attach(index, attach))
 
-    def begin(self, message: Begin) -> None:
-        """Have written what there is of a snapshot in the making, until another order comes."""
-        self._jobs.put(lambda: self._begin(message))
+    def hint(self, message: Begin | Forget) -> None:
+        """Have written what there is of a snapshot in the making, until an order comes that is not for it; or not."""
+        self._put(message, lambda: self._take_hint(message))
 
     def write(self, message: Write) -> None:
         """Have the snapshot made durable."""
-        self._jobs.put(lambda: self._write(message))
+        self._put(message, lambda: self._write(message))
 
     def finish(self) -> None:
         """Take nothing more; when all is done, close the worker."""
+        self._orders.append(None)
         self._jobs.put(None)
 
     def wait(self, timeout_s: float) -> bool:
@@ -126,12 +134,29 @@ class Work:
         except Exception as error:  # noqa: BLE001  every snapshot in that slot is answered with Failed
             self._report(Warning(f"the agent cannot use slot {index}: {type(error).__name__}: {error}"))
 
-    def _begin(self, message: Begin) -> None:
+    def _put(self, order: Begin | Forget | Write | None, job: Callable[[], None]) -> None:
+        def run() -> None:
+            self._orders.popleft()
+            job()
+
+        self._orders.append(order)
+        self._jobs.put(run)
+
+    def _take_hint(self, message: Begin | Forget) -> None:
+        def goes_on() -> bool:
+            """Whether the next order is the one to make it durable, or is not known yet."""
+            try:
+                following = self._orders[0]
+            except IndexError:
+                return True
+            return isinstance(following, Write) and following.index == message.index
+
         slot = self._slots.get(message.index)
-        if slot is None or not self._jobs.empty():
-            return  # by now it is complete, or nobody wants it any more
         try:
-            self._ready_worker().begin(slot, message, self._report, self._jobs.empty)
+            if isinstance(message, Forget):
+                self._ready_worker().forget()
+            elif slot is not None:
+                self._ready_worker().begin(slot, message, self._report, goes_on)
         except Exception:  # noqa: BLE001, S110  tried again, and answered, when it is complete
             pass
 

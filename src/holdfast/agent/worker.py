@@ -53,15 +53,19 @@ class Worker:
         self._pool = BlockPool(_BLOCK_BYTES)
         self._keep = Keep.from_plain(hello.keep)
         self._ahead: WrittenAhead | None = None
+        self._begun = ""
+        """The name of the snapshot that was said to be in the making last."""
         self._spent: set[str] = set()
-        """Names of what was begun and given up: they are not used again (I3)."""
+        """Names of what was begun and given up, here or by an agent before us: they are not used again (I3)."""
         self._hold(hello.attempt)
 
     def begin(self, slot: Slot, message: Begin, report: SendReport, goes_on: Callable[[], bool]) -> None:
         """Write a snapshot while it is being copied, as far as that goes on. Nothing counts before `write` (I5)."""
-        self._give_up_ahead()
-        if message.attempt != self.attempt or message.id in self._spent:
-            return  # after a rollback, `write` begins the other attempt
+        self.forget()
+        self._begun = message.id
+        # After a rollback, `write` begins the other attempt.
+        if not goes_on() or message.attempt != self.attempt or message.id in self._spent:
+            return
         if not may_write_ahead(self.store, message.id, message.size_bytes):
             return
         done_bytes = 0
@@ -71,8 +75,8 @@ class Worker:
             done_bytes += size_bytes
             report(Ahead(message.index, done_bytes))
 
-        self._spent.add(message.id)
         image = slot.image(message.size_bytes)
+        self._spent.add(message.id)
         try:
             self._ahead = write_ahead(
                 self.store,
@@ -87,6 +91,12 @@ class Worker:
             )
         finally:
             image.release()
+
+    def forget(self) -> None:
+        """Nothing comes of what was written ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.abandon(self.store, self.attempt)
 
     def write(self, slot: Slot, message: Write, report: SendReport) -> None:
         """Make the snapshot durable; how that went is reported, and nothing is raised for it."""
@@ -114,19 +124,21 @@ class Worker:
 
     def close(self) -> None:
         """Let the run go."""
-        self._give_up_ahead()
-        self.store.let_go(agent_key(self.attempt))
-        self.store.close()
+        try:
+            self.forget()
+        finally:
+            self.store.let_go(agent_key(self.attempt))
+            self.store.close()
 
     def _write(self, slot: Slot, message: Write, report: SendReport) -> tuple[Checkpoint, str]:
         """The checkpoint, and the name that it was staged with."""
         manifest = _read_staged(slot, message, self.run_id)
         staged = manifest.body.shards[0]
+        if message.begun and self._begun != manifest.checkpoint.id:
+            self._spent.add(manifest.checkpoint.id)  # an agent before us may have used the name, and removed it
+        image = slot.image(staged.size_bytes)
         ahead = self._take_ahead(manifest.checkpoint.id, staged)
         checkpoint, taken = manifest.checkpoint._replace(suspect=message.suspect), list[str]()
-        if ahead is None:
-            checkpoint, taken = self._name(checkpoint)
-        image = slot.image(staged.size_bytes)
         done_bytes = 0
 
         def advance(size_bytes: int) -> None:
@@ -141,6 +153,8 @@ class Worker:
             return persist_image(image, staged, writer, pool=self._pool, workers=self._workers, progress=advance)
 
         try:
+            if ahead is None:
+                checkpoint, taken = self._name(checkpoint)
             begun = None if ahead is None else ahead.writer
             written = write_checkpoint(self, Draft(checkpoint, manifest.body), produce, self._keep, begun=begun)
         finally:
@@ -151,18 +165,14 @@ class Worker:
 
     def _take_ahead(self, checkpoint_id: str, staged: ShardRecord) -> WrittenAhead | None:
         """What was written of the snapshot before it was complete, if it is exactly that (I4)."""
-        ahead = self._ahead
-        if ahead is not None and ahead.is_of(checkpoint_id, staged):
-            self._ahead = None
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead.is_of(checkpoint_id, staged):
             self._spent.discard(checkpoint_id)
             return ahead
-        self._give_up_ahead()
+        ahead.abandon(self.store, self.attempt)
         return None
-
-    def _give_up_ahead(self) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.abandon(self.store, self.attempt)
 
     def _name(self, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         """The checkpoint under a name that is free, and those that are not: one before us may have died over it.
@@ -170,8 +180,8 @@ class Worker:
         Also where that one got as far as the manifest: nobody knows whether its name was made durable (I5).
         """
         taken = []
-        while checkpoint.id in self._spent or self.store.list(checkpoint.id):
-            taken.append(checkpoint.id)
+        while (is_there := bool(self.store.list(checkpoint.id))) or checkpoint.id in self._spent:
+            taken += [checkpoint.id] if is_there else []
             checkpoint = renamed(checkpoint)
         return checkpoint, taken
 

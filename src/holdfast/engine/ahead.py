@@ -20,8 +20,9 @@ from holdfast.storage.store import Store, Writer
 
 __all__ = ["WrittenAhead", "may_write_ahead", "write_ahead"]
 
-_PAUSE_S = 0.0005
-# A copy that does not move for this long is not waited for: it is written when it is complete.
+_PAUSE_S = 0.001
+# A copy that does not move for this long is not waited for: it is written when it is complete. By the pauses that were
+# made: the time for which this process was stopped does not count.
 _PATIENCE_S = 5.0
 
 
@@ -29,13 +30,14 @@ class WrittenAhead(NamedTuple):
     """A shard with all its bytes, neither durable nor known to be those of the state."""
 
     checkpoint_id: str
+    size_bytes: int
     writer: Writer
     sums: list[ChunkSums]
 
     def is_of(self, checkpoint_id: str, staged: ShardRecord) -> bool:
         """Whether it is the shard of that snapshot, byte for byte."""
-        found = [each.xxh3 for each in self.sums]
-        return (self.checkpoint_id, CHUNK_BYTES, found) == (checkpoint_id, staged.chunk_bytes, staged.xxh3)
+        written = (self.checkpoint_id, self.size_bytes, CHUNK_BYTES, [each.xxh3 for each in self.sums])
+        return written == (checkpoint_id, staged.size_bytes, staged.chunk_bytes, staged.xxh3)
 
     def finish(self, staged: ShardRecord) -> ShardRecord:
         """Make it durable."""
@@ -66,8 +68,9 @@ def write_ahead(
     progress: Callable[[int], None],
 ) -> WrittenAhead | None:
     """Write the image as it is filled. None where it does not come to its end, and nothing is left of it."""
-    writer = store.create(f"{checkpoint_id}/{shard_name(0)}", len(image))
+    writer: Writer | None = None
     try:
+        writer = store.create(f"{checkpoint_id}/{shard_name(0)}", len(image))
         sums = write_image(
             image,
             CHUNK_BYTES,
@@ -78,25 +81,28 @@ def write_ahead(
             progress=progress,
         )
     except BaseException as error:
-        writer.abandon()
+        if writer is not None:
+            writer.abandon()
         _abandon_quietly(store, checkpoint_id, attempt)
         if isinstance(error, HoldfastError):
             return None  # a copy that was given up; a storage that fails will say so again
         raise
-    return WrittenAhead(checkpoint_id, writer, sums)
+    return WrittenAhead(checkpoint_id, len(image), writer, sums)
 
 
 def _wait_until_filled(end: int, filled_bytes: Callable[[], int], goes_on: Callable[[], bool]) -> None:
-    before, since_s = -1, 0.0
+    before, waited_s = -1, 0.0
     while True:
-        is_last_look = not goes_on()  # asked first: the order that ends it comes after the last byte
+        # Also where it is filled: what nobody wants any more must not keep those waiting who want something else.
+        if not goes_on():
+            raise SaveFailedError("another order came first")
         filled = filled_bytes()
         if filled >= end:
             return
-        if filled != before:
-            before, since_s = filled, time.monotonic()
-        if is_last_look or time.monotonic() - since_s > _PATIENCE_S:
+        waited_s = waited_s + _PAUSE_S if filled == before else 0.0
+        if waited_s > _PATIENCE_S:
             raise SaveFailedError(f"the copy has come to {filled} bytes and does not go on")
+        before = filled
         time.sleep(_PAUSE_S)
 
 

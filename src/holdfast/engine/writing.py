@@ -71,7 +71,13 @@ def write_checkpoint(
     `begun` is its shard in the making, where somebody has begun it in the checkpoint's directory: `produce` gets it
     instead of an empty one.
     """
-    _make_room(writer, draft, keep)
+    try:
+        _make_room(writer, draft, keep, is_begun=begun is not None)
+    except BaseException:
+        if begun is not None:
+            begun.abandon()
+            _abandon_quietly(writer, draft.checkpoint)
+        raise
     for tries_left in reversed(range(_TRIES)):
         try:
             return _write_once(writer, draft, produce, begun)
@@ -145,7 +151,7 @@ def _mark_suspect(writer: Attempt, checkpoint: Checkpoint) -> None:
 
 def _write_shard(writer: Attempt, checkpoint: Checkpoint, produce: Produce, begun: Writer | None) -> ShardRecord:
     name = shard_name(0)
-    blob = begun or writer.store.create(f"{checkpoint.id}/{name}", checkpoint.size_bytes)
+    blob = writer.store.create(f"{checkpoint.id}/{name}", checkpoint.size_bytes) if begun is None else begun
     try:
         return produce(name, blob)
     except BaseException:
@@ -160,10 +166,10 @@ def renamed(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint._replace(id=str(parsed._replace(twin=parsed.twin + _SECOND_TRY_TWIN)))
 
 
-def _make_room(writer: Attempt, draft: Draft, keep: Keep) -> None:
+def _make_room(writer: Attempt, draft: Draft, keep: Keep, *, is_begun: bool) -> None:
     """NoSpaceError where the checkpoint will not fit, even without what retention has given up already (I6)."""
     size_bytes = draft.checkpoint.size_bytes
-    needed = size_bytes + _SPARE_BYTES
+    needed = _SPARE_BYTES if is_begun else size_bytes + _SPARE_BYTES  # what is begun is on the disk
     needed += _MANIFEST_BYTES_PER_LEAF * draft.checkpoint.leaves + _MANIFEST_BYTES_PER_CHUNK * (size_bytes >> 20)
     if _fits(writer, needed):
         return
