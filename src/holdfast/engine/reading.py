@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -202,7 +203,8 @@ def _each_chunk(
         if shard.chunk_bytes > pool.size_bytes:
             pool = BlockPool(shard.chunk_bytes)
         # Copying from memory takes a core; waiting for a disk does not.
-        workers = -(-workers // 2) if reader.is_cached() else workers
+        if workers > 1:
+            workers = -(-workers // 2) if reader.is_cached() else 2 * workers
         _read_chunks(reader, shard, chunks, use, pool=pool, workers=workers, progress=progress)
     finally:
         reader.close()
@@ -220,10 +222,13 @@ def _read_chunks(
 ) -> None:
     def read(next_index: Callable[[], int | None]) -> None:
         with pool.block() as block:
+            # One place after the other: into memory that the processor has in its caches, because it has just looked at
+            # it, some disks read at half their speed (decision 31).
+            places = cycle(range(0, len(block) - shard.chunk_bytes + 1, shard.chunk_bytes))
             while (position := next_index()) is not None:
-                index = chunks[position]
+                index, place = chunks[position], next(places)
                 begin = index * shard.chunk_bytes
-                data = block[: min(shard.chunk_bytes, shard.size_bytes - begin)]
+                data = block[place : place + min(shard.chunk_bytes, shard.size_bytes - begin)]
                 use(reader, index, begin, data)
                 if progress is not None:
                     progress(len(data))
