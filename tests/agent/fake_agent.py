@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.agent import main
 from holdfast.agent.channel import Channel
-from holdfast.agent.messages import Durable, Failed, Progress, decode_order, decode_report
+from holdfast.agent.messages import Ahead, Durable, Failed, Progress, decode_order, decode_report
 from holdfast.core.errors import NoSpaceError
 
 
@@ -45,6 +45,7 @@ class FakeWorker:
 
     def begin(self, slot, message, report, goes_on):
         self.log(f"ahead {message.id} {goes_on()}")
+        report(Ahead(message.index, 1))
 
     def forget(self):
         self.log("forget")

@@ -29,7 +29,7 @@ def main(place: Path, mode: str, point: str, wishes: dict[str, object]) -> None:
 
 def order(made: Rig, place: Path, *generations: int) -> None:
     for generation in generations:
-        made.write(generation)
+        made.write_with_hints(generation)
         with (place / "sent").open("a") as file:
             file.write(f"{generation}\n")
 

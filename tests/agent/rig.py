@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.agent.client import Agent, AgentGone, Event
-from holdfast.agent.messages import Bye, Durable, Failed, Hello, Ready, Write
+from holdfast.agent.messages import Begin, Bye, Durable, Failed, Forget, Hello, Ready, Write
 
 FAKE_AGENT = Path(__file__).with_name("fake_agent.py")
 DEADLINE_S = 60  # for what takes a second; the machine may be busy
@@ -75,6 +75,15 @@ class Rig:
 
     def write(self, generation: int) -> None:
         self.agent.write(Write(generation % 2, generation))
+
+    def write_with_hints(self, generation: int) -> None:
+        """As an overlapped capture does it, after one that came to nothing."""
+        for number in (1, 2):
+            step = f"{2 * generation + number:09d}"
+            self.agent.hint(Begin(generation % 2, f"{step}-e000-20260101T000000Z-a0001", 100, attempt=1))
+            if number == 1:
+                self.agent.hint(Forget(generation % 2))
+        self.agent.write(Write(generation % 2, generation, begun=True))
 
     def lines(self, word: str) -> list[str]:
         """The worker's lines that begin with the word."""

@@ -16,21 +16,32 @@ from tests.agent.rig import DEADLINE_S, AgentGone, Durable, Ready, Rig, processe
 TRAINER = Path(__file__).with_name("fake_trainer.py")
 PATH = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(holdfast.__file__).parents[1])])
 
+_ORDERS = (
+    "Hello 1",
+    "NewSlot 1",
+    "NewSlot 2",
+    "Begin 1",
+    "Forget 1",
+    "Begin 2",
+    "Write 1",
+    "Begin 3",
+    "Write 2",
+    "Close 1",
+)
 AGENT_POINTS = [
-    *(f"receive {kind}" for kind in ("Hello 1", "NewSlot 1", "NewSlot 2", "Write 1", "Write 2", "Close 1")),
+    *(f"receive {kind}" for kind in _ORDERS),
     *(
         f"{moment} {kind}"
-        for kind in ("Ready 1", "Progress 1", "Durable 1", "Progress 2", "Durable 2", "Bye 1")
+        for kind in ("Ready 1", "Ahead 1", "Ahead 2", "Progress 1", "Durable 1", "Progress 2", "Durable 2", "Bye 1")
         for moment in ("send", "sent")
     ),
 ]
 TRAINER_POINTS = [
+    *(f"{moment} {kind}" for kind in _ORDERS for moment in ("send", "sent")),
     *(
-        f"{moment} {kind}"
-        for kind in ("Hello 1", "NewSlot 1", "NewSlot 2", "Write 1", "Write 2", "Close 1")
-        for moment in ("send", "sent")
+        f"receive {kind}"
+        for kind in ("Ready 1", "Ahead 1", "Ahead 2", "Progress 1", "Durable 1", "Progress 2", "Durable 2", "Bye 1")
     ),
-    *(f"receive {kind}" for kind in ("Ready 1", "Progress 1", "Durable 1", "Progress 2", "Durable 2", "Bye 1")),
 ]
 
 
@@ -63,8 +74,8 @@ def sent(place: Path) -> set[int]:
 @pytest.mark.parametrize("point", AGENT_POINTS)
 def test_an_agent_killed_at_any_message_costs_nothing(tmp_path, point):
     with rig(tmp_path, point=point) as made:
-        made.write(1)
-        made.write(2)
+        made.write_with_hints(1)
+        made.write_with_hints(2)
         made.heard.wait_for(Durable, 2)
 
     assert not made.mark.exists(), "it was not killed"
