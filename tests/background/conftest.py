@@ -15,6 +15,7 @@ from tests.background.rig import agents_of, until, use_root
 def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where arenas are made, in this process and in programs."""
     from holdfast.agent import background
+    from holdfast.engine.outcome import PendingCheckpoint
     from holdfast.tiers import arena, finding
 
     memory = "/dev/shm"
@@ -23,6 +24,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(finding, "DEFAULT_ROOT", made)
     for name in ("_PATIENCE_S", "_LEAST_AHEAD_BYTES"):
         monkeypatch.setattr(background, name, getattr(background, name))
+    monkeypatch.setattr(PendingCheckpoint, "is_awaited", PendingCheckpoint.is_awaited)
     use_root(made)
     yield made
     shutil.rmtree(made, ignore_errors=True)

@@ -32,14 +32,16 @@ def hear():
 def use_root(root: Path) -> None:
     """Have arenas of this process made below that directory, and a busy machine not taken for one that hangs.
 
-    And every snapshot written while it is copied, however small, as large ones are.
+    And every overlapped snapshot written while it is copied, as large ones are that somebody waits for.
     """
     from holdfast.agent import background
+    from holdfast.engine.outcome import PendingCheckpoint
     from holdfast.tiers import arena, finding
 
     arena.DEFAULT_ROOT = finding.DEFAULT_ROOT = root
     background._PATIENCE_S = 60.0
     background._LEAST_AHEAD_BYTES = 1
+    PendingCheckpoint.is_awaited = True
 
 
 class Program:

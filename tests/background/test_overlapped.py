@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,32 @@ def test_snapshots_are_written_while_they_are_copied_and_keep_their_names(run, r
     assert (first.twin, second.twin) == (0, 0)
     assert holdfast.load(run, 2)["parameter"].sum() == 0
     assert garbage(run) == []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_snapshot_is_written_while_it_is_copied_only_if_somebody_waits_for_it(run, root, monkeypatch, waits):
+    from holdfast.agent.background import Background
+    from holdfast.agent.messages import Ahead
+    from holdfast.engine import overlap
+    from holdfast.engine.outcome import PendingCheckpoint
+
+    monkeypatch.setattr(PendingCheckpoint, "is_awaited", False)
+    heard, goes_on = [], threading.Event()
+    hear, note = Background.hear, overlap.Filled.note
+    monkeypatch.setattr(Background, "hear", lambda self, report: (heard.append(report), hear(self, report))[1])
+    monkeypatch.setattr(overlap.Filled, "note", lambda self, chunk: (goes_on.wait(60), note(self, chunk)))
+    parameter = torch.nn.Parameter(torch.zeros(3 << 20))
+    state = {"parameter": parameter, "optimizer": torch.optim.SGD([parameter], lr=1.0)}
+    with holdfast.Checkpointer(run, state, background="process", capture="overlapped") as ckpt:
+        pending = ckpt.save(step=1)
+        if waits:
+            with pytest.raises(holdfast.SaveFailedError, match="not durable yet"):
+                pending.wait(0)
+        goes_on.set()
+        until(lambda: pending.durable)
+
+    assert any(isinstance(report, Ahead) for report in heard) == waits
+    assert steps(run) == [1]
 
 
 def test_the_agent_of_a_training_that_was_killed_while_it_was_copied_leaves_nothing_of_that(run, root):

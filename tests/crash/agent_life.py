@@ -160,7 +160,7 @@ class AgentLife(Life):
 
         def copy_beside_the_agent(layout: Any, carriers: Any, image: memoryview, **options: Any) -> list[str]:
             [index] = background._filling
-            note_filled = background.write_ahead(index, drafts[-1])
+            note_filled = background.write_ahead(index, drafts[-1], lambda: True)
             assert note_filled is not None
             note_filled(0)
             assert agent.begun.wait(_AGENT_S), "the agent does not begin"

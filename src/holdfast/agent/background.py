@@ -93,6 +93,7 @@ class Background:
         self._has_stand_in = False
         self._is_broken = False
         self._undurable = 0
+        self._is_settling = False
         self._untold: list[tuple[str, dict[str, object]]] = []
         self._closed = False
         self.durable_step: int | None = None
@@ -170,10 +171,10 @@ class Background:
         slot.begin()
         return slot.image(size_bytes)
 
-    def write_ahead(self, index: int, checkpoint: Checkpoint) -> NoteFilled | None:
-        """Have what is copied into the slot written while more is; whom to tell how far that is, if it is worth it.
+    def write_ahead(self, index: int, checkpoint: Checkpoint, is_awaited: Callable[[], bool]) -> NoteFilled | None:
+        """Whom to tell how far the copy into the slot is: once it is awaited, it is written while more is copied.
 
-        For copies that nobody waits for: one that the training waits for takes longer beside it (decision 30).
+        Only then: beside a program that computes, one after the other disturbs it less (decision 30).
         """
         if checkpoint.size_bytes < _LEAST_AHEAD_BYTES:
             return None
@@ -181,8 +182,8 @@ class Background:
 
         def note(filled_bytes: int) -> None:
             slot.note_filled(filled_bytes)
-            if index not in self._ahead:
-                # Now that there is something to write, and by whoever copies: the training waits for nothing.
+            if index not in self._ahead and (self._is_settling or is_awaited()):
+                # By whoever copies: the training waits for nothing.
                 self._ahead[index] = 0
                 self._order_quietly(slot, Begin(index, checkpoint.id, checkpoint.size_bytes, checkpoint.attempt))
 
@@ -261,6 +262,13 @@ class Background:
 
     def settle(self, deadline_s: float, *, patience_s: float) -> list[PendingCheckpoint]:
         """Wait until nothing is on its way, at most that long, while there are signs of life; what still is."""
+        self._is_settling = True
+        try:
+            return self._settle(deadline_s, patience_s)
+        finally:
+            self._is_settling = False
+
+    def _settle(self, deadline_s: float, patience_s: float) -> list[PendingCheckpoint]:
         left = Countdown(deadline_s)
         sign_s, patience = self._last_sign_s, Countdown(patience_s)
         with self._lock:

@@ -240,7 +240,7 @@ class Stager:
                     workers=1,
                     changed=deferral.changed,
                     before=copies.finish,
-                    note_filled=background.write_ahead(index, draft.checkpoint),
+                    note_filled=background.write_ahead(index, draft.checkpoint, lambda: pending.is_awaited),
                     run=self._copier.run,
                 )
                 gate.hold(copying)

@@ -14,6 +14,9 @@ __all__ = ["PendingCheckpoint", "Restored"]
 class PendingCheckpoint:
     """A save and its two moments: *staged* (the program may change its state) and *durable* (it survives anything)."""
 
+    is_awaited = False
+    """Whether somebody waits, or has waited, for it to be durable."""
+
     def __init__(self, step: int, clock: Clock | None = None) -> None:
         self.step = step
         self._clock = clock or SystemClock()
@@ -44,6 +47,7 @@ class PendingCheckpoint:
 
     def wait(self, timeout_s: float | None = None) -> str:
         """The id of the durable checkpoint; raises what went wrong, or SaveFailedError when the time is over."""
+        self.is_awaited = True
         self._settled.wait(timeout_s)
         if self.error is not None:
             raise self.error
@@ -56,6 +60,7 @@ class PendingCheckpoint:
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until it is durable or has failed; whether it is settled now. Raises nothing."""
+        self.is_awaited = True
         return self._settled.wait(timeout_s)
 
     def note_staged(self) -> None:
