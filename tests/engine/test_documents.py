@@ -82,3 +82,19 @@ def test_hyperparameters_that_contain_themselves_are_refused():
 
     with pytest.raises(UsageError, match="deep"):
         check_hyperparameters(loop)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: check_note(None), "note is of type NoneType, expected text"),
+        (lambda: check_note("x" * 4001), "note has 4001 characters, the limit is 4000"),
+        (lambda: check_metrics([1.0]), "metrics is of type list, expected names with numbers"),
+        (lambda: check_metrics({f"m{number}": 1.0 for number in range(201)}), "201 metrics, the limit is 200"),
+    ],
+)
+def test_what_was_found_is_said_with_what_was_expected(call, said):
+    with pytest.raises(UsageError) as raised:
+        call()
+
+    assert raised.value.message == said

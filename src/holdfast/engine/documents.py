@@ -32,15 +32,21 @@ def check_metrics(metrics: Mapping[str, object] | None) -> dict[str, float]:
     """Name to number; scalars of numpy, torch and jax are taken for their value."""
     if metrics is None:
         return {}
-    if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
-        raise UsageError(f"metrics must be a mapping of at most {MAX_METRICS} names to numbers")
+    if not isinstance(metrics, Mapping):
+        raise UsageError(
+            f"metrics is of type {type(metrics).__name__}, expected names with numbers", hint='metrics={"loss": loss}'
+        )
+    if len(metrics) > MAX_METRICS:
+        raise UsageError(f"{len(metrics)} metrics, the limit is {MAX_METRICS}")
     return {_word("metric name", name): _number(name, value) for name, value in metrics.items()}
 
 
 def check_note(note: object) -> str:
     """A text of bounded length that can be written as UTF-8."""
-    if not isinstance(note, str) or len(note) > MAX_NOTE_CHARS:
-        raise UsageError(f"note must be a text of at most {MAX_NOTE_CHARS} characters")
+    if not isinstance(note, str):
+        raise UsageError(f"note is of type {type(note).__name__}, expected text", hint="leave it out if there is none")
+    if len(note) > MAX_NOTE_CHARS:
+        raise UsageError(f"note has {len(note)} characters, the limit is {MAX_NOTE_CHARS}")
     return _encodable("note", note)
 
 
