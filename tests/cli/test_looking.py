@@ -216,6 +216,34 @@ def test_verify_says_exactly_what_is_damaged(run, damage, holdfast_command):
     assert "touches model.w, model.b" in answer.out
 
 
+def test_verify_does_not_pass_over_a_newer_one_that_cannot_be_read(run, holdfast_command):
+    (manifest,) = run.glob("000000050-*/manifest.json")
+    manifest.write_bytes(bytes(20) + manifest.read_bytes()[20:])
+
+    first = holdfast_command("verify", "run")
+    second = holdfast_command("verify", "run", "--quarantine")
+    third = holdfast_command("verify", "run")
+
+    assert (first.code, second.code, third.code) == (1, 1, 0)
+    for answer in (first, second):
+        damaged = next(line for line in answer.out.splitlines() if line.startswith("DAMAGED"))
+        assert manifest.parent.name in damaged
+        assert "1 of 2 checkpoints damaged" in answer.out
+    assert all(answer.out.count("intact   step") == 1 for answer in (first, second, third))
+    assert "DAMAGED" not in third.out  # whoever has marked it knows
+
+
+def test_verify_of_a_run_in_which_nothing_can_be_read_says_what_is_damaged(run, holdfast_command):
+    manifests = list(run.glob("0*/manifest.json"))
+    for manifest in manifests:
+        manifest.write_bytes(b"nothing")
+
+    answer = holdfast_command("verify", "run")
+
+    assert answer.code == 1
+    assert answer.out.count("DAMAGED") == len(manifests)
+
+
 def test_verify_says_what_becomes_of_a_damaged_one_unless_it_is_marked(run, damage, holdfast_command):
     damage(50)
 

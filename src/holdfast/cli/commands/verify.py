@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from holdfast.cli.choosing import LATEST, best_of, pick
+from holdfast.cli.choosing import LATEST, Best, best_of, pick
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
@@ -15,7 +15,7 @@ from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError, UsageError
 from holdfast.core.values import Checkpoint
-from holdfast.engine.marks import QUARANTINED, VERIFIED, clear_mark, set_mark
+from holdfast.engine.marks import QUARANTINED, VERIFIED, clear_mark, list_marks, set_mark
 from holdfast.engine.verify import Verification, verify_checkpoint
 from holdfast.policy.lineage import in_order
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     best = best_of(arguments, *([] if arguments.all else [which]))
     with _open(arguments, out) as opened:
         checkpoints = opened.catalog().checkpoints
-        wanted = in_order(checkpoints) if arguments.all else [pick(checkpoints, which, best=best, where=arguments.run)]
+        wanted = in_order(checkpoints) if arguments.all else _pick(opened, checkpoints, which, best, arguments.run)
         if not wanted:
             raise NoCheckpointError(f"{arguments.run} has no checkpoints yet", hint="save one first")
         found = _verify(opened, wanted, out)
@@ -59,6 +59,24 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     else:
         _summarise(found, marked, out)
     return OK if all(one.is_intact for one in found) else NO
+
+
+def _pick(opened: Run, checkpoints: Sequence[Checkpoint], which: str, best: Best, where: str) -> list[Checkpoint]:
+    """The one that is asked for. Before the latest, those that would be it, were they not damaged.
+
+    Of these nothing but the name can be read. Those that are marked are known.
+    """
+    if which != LATEST:
+        return [pick(checkpoints, which, best=best, where=where)]
+    marked = list_marks(opened.store)[QUARANTINED]
+    unreadable = [c for c in in_order(checkpoints) if c.quarantined and c.seq == 0 and c.id not in marked]
+    try:
+        latest = pick(checkpoints, which, best=best, where=where)
+    except NoCheckpointError:
+        if not unreadable:
+            raise
+        return unreadable
+    return [*(c for c in unreadable if (c.attempt, c.step) > (latest.attempt, latest.step)), latest]
 
 
 def _open(arguments: argparse.Namespace, out: Output) -> Run:
@@ -109,11 +127,11 @@ def _mark(opened: Run, found: Sequence[Verification], arguments: argparse.Namesp
     marked: dict[str, str] = {}
     if not opened.is_writable:
         return marked
-    clock = SystemClock()
+    clock, known = SystemClock(), list_marks(opened.store)[QUARANTINED]
     for one in found:
         checkpoint = one.checkpoint
         try:
-            if not one.is_intact and arguments.quarantine and not checkpoint.quarantined:
+            if not one.is_intact and arguments.quarantine and checkpoint.id not in known:
                 set_mark(opened.store, checkpoint.id, QUARANTINED, reason=one.reason, clock=clock)
                 marked[checkpoint.id] = QUARANTINED
             elif one.is_intact and (arguments.release or not checkpoint.quarantined):
