@@ -234,7 +234,7 @@ def _prune_data_first() -> None:
 
 
 def _prune_before_commit() -> None:
-    def make_much_room(current: session.Session, layout: object, keep: object) -> None:
+    def make_much_room(current: session.Session, draft: object, keep: object, *, is_begun: bool) -> None:
         for checkpoint in current.catalog().checkpoints:
             remove_checkpoint(current.store, checkpoint.id, attempt=current.attempt)
 
@@ -430,6 +430,9 @@ CATCHERS: dict[str, Callable[[], Outcome]] = {
     "crash states": lambda: explore(3_000, seed=_SEED, first_only=True),
     "crash states of a zombie": lambda: explore(30, seed=_SEED, sequences=["zombie of an older attempt"]),
     "crash states with an agent": lambda: explore(600, seed=_SEED, sequences=tuple(AGENT_SEQUENCES), first_only=True),
+    "crash states of what is written early": lambda: explore(
+        3_000, seed=_SEED, sequences=["agent: writes what is being copied"], first_only=True
+    ),
     "crash states of a dead agent": lambda: explore(
         3_000, seed=_SEED, sequences=["agent: dies, another starts again"], first_only=True
     ),
@@ -494,7 +497,7 @@ MUTANTS = [
     Mutant(
         "the agent does not sync what it wrote early",
         _agent_does_not_sync_what_it_wrote_early,
-        "crash states with an agent",
+        "crash states of what is written early",
         "I5",
     ),
     Mutant("the agent gives a half-written name again", _agent_reuses_names, "crash states of a dead agent", "I3"),
