@@ -1,6 +1,8 @@
 """Ctrl-C that is raised inside of what is tested, and nowhere else."""
 
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,6 +17,8 @@ def interrupted_only_in(
     """SIGINT calls `heard`, and is raised as KeyboardInterrupt where one of the functions runs.
 
     One that comes later than it was sent, on a busy machine, would else end the test, and all tests of its process.
+    Nor is anything traced meanwhile: coverage's tracer in C keeps an exception of a handler now and then, and raises
+    it much later, in whatever runs by then.
     """
     codes = {function.__code__ for function in functions}
 
@@ -27,6 +31,19 @@ def interrupted_only_in(
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        yield
+        with _untraced():
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    ours, others = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)  # type: ignore[arg-type]  # None is what there is without a tracer
+    try:
+        yield
+    finally:
+        threading.settrace(others)  # type: ignore[arg-type]
+        sys.settrace(ours)
