@@ -55,6 +55,7 @@ class Loop:
     """Look at every step, as if that were cheap."""
     fails: Callable[[int], bool] = lambda step: False
     is_full: Callable[[int], bool] = lambda step: False
+    queued: Callable[[], float | None] = lambda: None
 
     def __post_init__(self) -> None:
         self.clock = FakeClock()
@@ -67,6 +68,7 @@ class Loop:
             past=self.past,
             time_left=self.limit,
             total_steps=self.total_steps,
+            queued=self.queued,
         )
         self.step = 0
         self.ask_at: float = 0
@@ -462,7 +464,17 @@ class TestAutomatic:
         last = loop.events("paced")[-1]
         assert set(last) == {
             *("event", "step", "elapsed_s", "interval_steps", "won", "why", "rules", "step_s", "stall_s", "slow_s"),
-            *("durable_s", "overhead_window", "overhead_run", "limit", "mtbf_s", "risk", "saved", "skipped"),
+            *(
+                "durable_s",
+                "queued_s",
+                "overhead_window",
+                "overhead_run",
+                "limit",
+                "mtbf_s",
+                "risk",
+                "saved",
+                "skipped",
+            ),
             *("profile", "margin"),
         }
         assert last["limit"] == 0.02
@@ -677,3 +689,18 @@ class TestDeadlines:
 
         assert loop.step == 1
         assert loop.stopped.ending.action is Action.REPORT
+
+
+def test_threads_that_have_no_core_while_a_checkpoint_is_written_are_measured_and_kept() -> None:
+    loop = Loop(auto(lose_at_most=None, at_least_every_steps=1), step_s=0.1, stall_s=0.5, durable_s=2.0)
+    others, ours = 0.01, 0.2  # of each second: always, and while something is written
+    queued_s = [0.0]
+    loop.pacer = Pacer(loop.trigger, loop.clock, note=loop.note, queued=lambda: queued_s[0])
+    for _ in range(2000):
+        queued_s[0] += 0.1 * (others + ours * bool(loop._writing))
+        loop.run(1)
+    loop.pacer.close()
+
+    profile = loop.journal[-1]["profile"]
+    assert isinstance(profile, dict)
+    assert profile["queued_s"] == pytest.approx(0.2 * 2.0, rel=0.1)

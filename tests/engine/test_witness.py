@@ -383,6 +383,7 @@ def test_bad_arguments_are_the_programs_own_error(watch: _Watch) -> None:
     ran = watch.start(
         "import holdfast, numpy as np\n"
         "c = holdfast.Checkpointer('r', {'x': np.zeros(1)}, every=None, background='off')\n"
+        "c.step(none=None)\n"
         "c.step(loss=object(), text='x', none=None)\n"
         "for arguments in ({'step': 'x'}, {'step': -1}, {'step': 1, 'metrics': 5}, {'step': np.int64(2)}):\n"
         "    try:\n        c.save(**arguments)\n    except Exception as error:\n        print(type(error).__name__)\n"

@@ -4,8 +4,10 @@ import random
 
 import pytest
 
-from holdfast.policy.measuring import Costs, Pace, Recent, Slowing, Write
+from holdfast.policy.measuring import Costs, Pace
 from holdfast.policy.profile import Profile
+from holdfast.policy.slowing import Slowing
+from holdfast.policy.writes import Recent, Write
 
 NOISE = 0.1  # of a step
 
@@ -37,9 +39,9 @@ def test_the_error_is_as_large_as_the_mean_is_off() -> None:
 def test_what_does_not_stand_out_from_chance_does_not_count_but_is_guarded_against() -> None:
     nothing = [slowing_of(0.0, 50, seed=seed) for seed in range(100)]
 
-    assert sum(one.distinct == 0.0 for one in nothing) >= 90
-    assert all(one.careful > one.likely for one in nothing)
-    assert slowing_of(0.05, 50).distinct == pytest.approx(0.05, rel=0.05)
+    assert sum(one.typical == 0.0 for one in nothing) >= 90
+    assert all(one.careful >= one.likely for one in nothing)
+    assert slowing_of(0.05, 50).typical == pytest.approx(0.05, rel=0.05)
 
 
 def test_a_long_write_tells_more_than_a_short_one() -> None:
@@ -125,3 +127,110 @@ def test_a_slower_storage_is_dearer_even_before_slower_steps_are_seen() -> None:
 
     assert cheap_s == pytest.approx(2.1, rel=0.1)
     assert costs.cost_s == pytest.approx(10.1, rel=0.25)
+
+
+def pace_of(seconds: float) -> Pace:
+    pace = Pace(None)
+    for i in range(20):
+        pace.add(16, 16 * seconds * (1.0 + 0.01 * (-1) ** i))
+    return pace
+
+
+def written(during: list[tuple[int, float]], pace: Pace, *, before_s: float = 1.0, after_s: float = 1.0) -> Write:
+    """Looks, each so many steps and seconds; and 40 steps before it, and after it."""
+    write = Write((40.0, before_s))
+    for count, seconds in during:
+        write.note(count, seconds, odd=pace.is_odd(count, seconds))
+    write.ended, write.took_s = True, write.seconds
+    write.note(40, 40 * after_s, odd=False)
+    return write
+
+
+def test_a_pause_in_a_few_steps_of_a_write_is_no_slow_down() -> None:
+    pace = pace_of(1.0)
+
+    write = written([(1, 1.1)] * 9 + [(1, 30.0)], pace)
+
+    assert write.steps == 9
+    assert write.seconds == pytest.approx(9.9)
+
+
+def test_what_slows_most_of_the_steps_of_a_write_is_no_pause() -> None:
+    pace = pace_of(1.0)
+
+    write = written([(1, 1.0), *[(1, 30.0)] * 9], pace)
+
+    assert write.steps == 10
+    assert write.seconds == pytest.approx(271.0)
+
+
+def test_pauses_are_part_of_the_time_from_checkpoint_to_checkpoint_but_not_of_a_step() -> None:
+    pace = pace_of(1.0)
+
+    for _ in range(20):
+        pace.add(16, 16.0)
+        pace.add(1, 18.0)
+
+    assert pace.step_s == pytest.approx(1.0, rel=0.02)
+    assert pace.each_s == pytest.approx(1.0 + 17 / 17, rel=0.02)
+
+
+def test_one_pause_does_not_say_how_often_they_come() -> None:
+    pace = pace_of(1.0)
+
+    pace.add(1, 10_000.0)
+    pace.add(16, 16.0)
+
+    assert pace.each_s == pytest.approx(1.0, rel=0.02)
+
+
+def test_steps_that_have_become_much_slower_do_not_pause() -> None:
+    pace = pace_of(1.0)
+
+    for _ in range(20):
+        pace.add(16, 16 * 5.0)
+
+    assert pace.step_s == pytest.approx(5.0, rel=0.02)
+
+
+def test_a_write_during_which_the_pace_of_the_training_changed_tells_next_to_nothing() -> None:
+    costs, pace = Costs(Profile()), pace_of(1.0)
+    for _ in range(6):
+        costs.note_write(written([(10, 11.0)], pace), pace)
+    before = costs.slowing.likely
+
+    costs.note_write(written([(10, 20.0)], pace, before_s=2.0, after_s=1.0), pace)
+
+    assert costs.slowing.likely == pytest.approx(before, rel=0.05)
+
+
+def test_many_writes_that_are_compared_with_the_same_steps_do_not_make_it_surer() -> None:
+    costs, pace = Costs(Profile()), pace_of(1.0)
+    for _ in range(3):
+        costs.note_write(written([(10, 11.0)], pace), pace)
+    error = costs.slowing.error
+
+    for _ in range(50):
+        blind = Write((0.0, 0.0))
+        blind.note(10, 9.0, odd=False)
+        blind.ended, blind.took_s = True, 9.0
+        costs.note_write(blind, pace)
+
+    assert costs.slowing.error == error
+    assert costs.slowing.likely > 0.05
+
+
+def test_an_attempt_that_could_not_tell_does_not_make_the_next_one_sure() -> None:
+    costs, pace = Costs(Profile()), pace_of(1.0)
+    costs.note_stall(0.001)
+    costs.durable.add(0.01)
+    for extra in (0.3, -0.2, 0.4):  # of a step of a second, of a write that takes a hundredth of it
+        write = written([(1, 1.0 + extra)], pace)
+        write.took_s = 0.01
+        costs.note_write(write, pace)
+
+    left = Profile(slow_s=costs.slow_s, slow_error_s=costs.slow_error_s, durable_s=costs.durable.value)
+    after = Costs(left)
+
+    assert after.slowing.error > 1
+    assert after.slowing.typical <= 0.005

@@ -2,18 +2,21 @@
 
 import math
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 
+from holdfast.policy.failures import Lifetime
 from holdfast.policy.measuring import Costs
 from holdfast.policy.tuning import Tuner
-from holdfast.testing.hindsight import best_fixed, best_here, distance, distance_of_the_job, swings
-from holdfast.testing.scenarios import random_scenario
+from holdfast.testing.hindsight import Distance, best_fixed, best_here, distance, distance_of_the_job, swings
+from holdfast.testing.scenarios import HARSH, INDEPENDENT, MACHINE, random_scenario
 from holdfast.testing.simulated_policies import CheckFreq, Every, Tuned
-from holdfast.testing.simulation import Piece, Scenario, simulate
+from holdfast.testing.simulation import Pacing, Piece, Scenario, simulate
 from holdfast.testing.trials import AUTO, BEST, Trial, _held, figures, share, trial
 
 STEADY = Scenario(seed=1, pieces=(Piece(200_000, step_s=0.1, stall_s=2.0, durable_s=5.0, slow=0.0),))
@@ -28,14 +31,14 @@ def run_all(count: int) -> list[Trial]:
         return list(pool.map(trial, range(UNSEEN, UNSEEN + count), chunksize=20))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["measured", "harsh"])
-def few(request: pytest.FixtureRequest) -> list[Trial]:
-    return [trial(seed, policies=[AUTO], harsh=request.param) for seed in range(QUICK)]
+@pytest.fixture(scope="module", params=(MACHINE, INDEPENDENT))
+def draw(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def many() -> list[Trial]:
-    return run_all(MANY)
+def few(draw: str) -> list[Trial]:
+    return [trial(seed, policies=[AUTO], draw=draw) for seed in range(QUICK)]
 
 
 # The simulator itself.
@@ -91,7 +94,7 @@ def test_the_same_number_is_the_same_scenario_and_the_same_result() -> None:
 
 
 def test_steps_are_as_noisy_as_was_measured_or_as_was_guessed() -> None:
-    measured, harsh = ([random_scenario(seed, harsh=harsh) for seed in range(2000)] for harsh in (False, True))
+    measured, harsh = ([random_scenario(seed, draw=draw) for seed in range(2000)] for draw in (INDEPENDENT, HARSH))
     short = [one.step_noise for one in measured if one.pieces[0].step_s < 0.3]
     long = [one.step_noise for one in measured if one.pieces[0].step_s > 3]
 
@@ -126,6 +129,46 @@ def test_checkfreq_amortises_the_stall_and_adds_two_when_it_is_over() -> None:
     assert {b - a for a, b in pairwise(grown)} <= {0, 2}
 
 
+class Noted:
+    """A fixed time, and what is told of the steps."""
+
+    name = "noted"
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.notes: list[tuple[int, float, bool]] = []
+
+    def begin(self, scenario: Scenario, before: Pacing | None, lifetimes: Iterable[Lifetime]) -> Pacing:
+        pacing: Any = Every(self._seconds).begin(scenario, before, lifetimes)
+        pacing.note_steps = lambda count, seconds, *, writing: self.notes.append((count, seconds, writing))
+        return pacing  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("step_s", "look"), [(0.1, 1), (0.01, 10)])
+def test_a_pause_is_told_with_as_few_steps_as_a_program_looks_at(step_s: float, look: int) -> None:
+    piece = STEADY.pieces[0]._replace(step_s=step_s, steps=20_000, durable_s=700 * step_s, stall_s=0.0)
+    policy = Noted(1000 * step_s)
+
+    simulate(STEADY._replace(pieces=(piece,), pause_every=400, pause_s=5.0), policy)
+
+    paused = [(count, seconds) for count, seconds, _ in policy.notes if seconds > 1.5 * count * step_s]
+    assert len(paused) == 20_000 // 400
+    assert {count for count, _ in paused} == {look}
+    assert all(seconds == pytest.approx(count * step_s + 5.0) for count, seconds in paused)
+    assert {writing for *_, writing in policy.notes} == {True, False}
+
+
+def test_a_write_goes_on_while_the_training_changes() -> None:
+    piece = STEADY.pieces[0]._replace(stall_s=0.0, durable_s=20.0, slow=0.25, steps=1100)
+    policy = Noted(100.0)
+
+    result = simulate(STEADY._replace(pieces=(piece, piece._replace(steps=2000))), policy)
+
+    # The first one begins 100 steps before the change.
+    assert sum(count for count, _, writing in policy.notes if writing) == result.saved * 160
+    assert result.overhead == pytest.approx(result.saved * 4.0 / 310)
+
+
 # Hindsight.
 
 
@@ -135,7 +178,16 @@ def test_the_best_interval_is_what_the_rules_ask_for() -> None:
     assert best.overhead_s == pytest.approx(2.0 / 0.01)
     assert best.failures_s == pytest.approx(math.sqrt(2 * 2.0 * 1e4), rel=0.02)
     assert best.interval_s == pytest.approx(200.0, abs=0.2)
-    assert best_here(STEADY._replace(overhead=0.01), 5, 1e4) == 2000
+    assert best_here(STEADY._replace(overhead=0.01), 5, 1e4).interval_s == pytest.approx(200.0)
+
+
+def test_the_first_checkpoint_of_each_attempt_is_to_be_paid_for() -> None:
+    dear = STEADY._replace(overhead=0.01, first=3.0)
+
+    # Of the job it is one, and later nothing is left of it; but each failure brings another.
+    assert best_here(dear, 5, 1e4).interval_s == pytest.approx(200.0)
+    failing = best_here(dear._replace(mtbf_s=1000.0), 5, 1e4)
+    assert failing.interval_s == pytest.approx(200 / (1 - 2 * 2.0 / 10), abs=0.1)
 
 
 def test_no_other_fixed_interval_that_keeps_the_rules_is_more_efficient() -> None:
@@ -153,6 +205,15 @@ def test_what_cannot_be_held_together_is_known() -> None:
     assert not best_fixed(STEADY._replace(lose_at_most_s=4.0), 1e6).held
 
 
+def test_what_no_whole_number_of_steps_can_hold_is_not_held_nor_what_leaves_less_room_than_a_quarter() -> None:
+    # 57 s at the least for the overhead, and 5 s to be durable.
+    assert best_fixed(STEADY._replace(lose_at_most_s=80.0), 1e6).held
+    assert not best_fixed(STEADY._replace(lose_at_most_s=70.0), 1e6).held
+    long_steps = STEADY.pieces[0]._replace(steps=500, step_s=40.0)
+    assert best_fixed(STEADY._replace(lose_at_most_s=90.0, pieces=(long_steps,)), 1e6).held
+    assert not best_fixed(STEADY._replace(lose_at_most_s=84.0, pieces=(long_steps,)), 1e6).held
+
+
 def test_swings_are_turns_of_more_than_a_tenth() -> None:
     assert swings([100] * 50) == 0
     assert swings([100, 105, 100, 105, 98]) == 0
@@ -168,18 +229,32 @@ def test_the_distance_does_not_let_too_short_make_up_for_too_long() -> None:
     chosen = [(2000, 1e4)] * result.saved
     wild = [(1000 if i % 2 else 4000, 1e4) for i in range(result.saved)]
 
-    assert distance(steady, result, chosen) == pytest.approx(1.0, abs=0.01)
-    assert distance(steady, result, wild) == pytest.approx(2.0, abs=0.01)
+    assert distance(steady, result, chosen) == pytest.approx((1.0, 1.0), abs=0.01)
+    assert distance(steady, result, wild) == pytest.approx((2.0, 2.0), abs=0.01)
 
 
 def test_the_mean_interval_of_a_job_is_compared_with_the_best_one_for_what_it_cost() -> None:
     steady = STEADY._replace(overhead=0.01)
     dear = steady._replace(spike_odds=1.0, spike=2.0)
 
-    assert distance_of_the_job(steady, simulate(steady, Every(202.0)), 1e4) == pytest.approx(1.0, abs=0.01)
-    assert distance_of_the_job(steady, simulate(steady, Every(402.0)), 1e4) == pytest.approx(2.0, abs=0.01)
-    assert distance_of_the_job(dear, simulate(dear, Every(404.0)), 1e4) == pytest.approx(1.0, abs=0.01)
+    assert distance_of_the_job(steady, simulate(steady, Every(202.0)), 1e4) == pytest.approx((1.0, 1.0), abs=0.01)
+    assert distance_of_the_job(steady, simulate(steady, Every(402.0)), 1e4) == pytest.approx((2.0, 2.0), abs=0.01)
+    assert distance_of_the_job(dear, simulate(dear, Every(404.0)), 1e4) == pytest.approx((1.0, 1.0), abs=0.01)
     assert distance_of_the_job(steady, simulate(steady, Every(19_000.0)), 1e4) is None
+
+
+@pytest.mark.parametrize(("chosen", "off"), [(1, 1.4), (2, 1.0), (3, 2 / 1.4), (4, 3 / 1.4)])
+def test_what_whole_steps_make_of_an_interval_is_nobodys_fault(chosen: int, off: float) -> None:
+    # The best one takes 1.4 steps, and is rounded up to 2; a third one came from more than 2.
+    piece = STEADY.pieces[0]._replace(steps=1000, step_s=200 / 1.4, stall_s=2.0, durable_s=3.0)
+    steady = STEADY._replace(overhead=0.01, pieces=(piece,))
+    result = simulate(steady, Every(chosen * piece.step_s))
+
+    found = distance(steady, result, [(chosen, 1e3)] * result.saved)
+
+    assert found is not None
+    assert found.exact == pytest.approx(off, abs=0.01)
+    assert found.whole == pytest.approx(max(chosen / 2, 2 / chosen), abs=0.01)
 
 
 def test_what_chance_makes_too_dear_for_any_interval_is_asked_of_nobody() -> None:
@@ -205,21 +280,18 @@ def test_what_chance_makes_too_dear_for_any_interval_is_asked_of_nobody() -> Non
 
 
 def check_overhead(trials: list[Trial]) -> None:
-    found = figures(trials, AUTO)
-
-    assert found.within >= 0.99
-    # Not all: where `lose_at_most` leaves hardly any room it wins, and in a short job one dear checkpoint is too many.
+    assert figures(trials, AUTO).within >= 0.99
+    # Never is not reached: one in a few thousand meets a checkpoint that costs many times what any did before.
     assert share(one.of_limit() <= 1.2 for one in trials if one.held) >= 0.998
 
 
-def check_closeness(trials: list[Trial]) -> None:
-    scored = [one for one in trials if one.held and one.distance is not None]
+def check_closeness(trials: list[Trial], *, least: float = 0.9) -> None:
+    assert near(trials, lambda one: one.distance) >= least
+    assert near(trials, lambda one: one.job_distance) >= least
 
-    # Where one write tells what it costs, more or less. Where it does not, the slow-down drowns in the noise of the
-    # steps, and nobody could do better; those are counted, too.
-    assert share(one.distance <= 1.25 for one in scored if one.noise <= 0.5 and one.distance) >= 0.9
-    assert share(one.distance <= 1.25 for one in scored if one.distance) >= 0.74
-    assert share(one.job_distance <= 1.25 for one in trials if one.held and one.job_distance is not None) >= 0.72
+
+def near(trials: list[Trial], of: Callable[[Trial], Distance | None]) -> float:
+    return share(found.exact <= 1.25 for found in (of(one) for one in trials if one.held) if found is not None)
 
 
 def check_calm(trials: list[Trial]) -> None:
@@ -227,17 +299,23 @@ def check_calm(trials: list[Trial]) -> None:
 
     changes = [one.changes for one in trials if one.changes is not None]
 
-    assert share(one <= 10 for one in turns) >= 0.92
+    assert share(one <= 10 for one in turns) >= 0.95
     assert sorted(turns)[len(turns) // 2] <= 1
     assert sorted(changes)[len(changes) // 2] <= 8
 
 
-def test_the_overhead_is_within_the_limit(few: list[Trial]) -> None:
-    check_overhead(few)
+def test_the_overhead_is_within_the_limit(few: list[Trial], draw: str) -> None:
+    if draw == MACHINE:
+        check_overhead(few)
+    # Of costs that are drawn each by itself, one in a thousand is above 1.2 times the limit.
+    assert figures(few, AUTO).within >= 0.99
+    assert share(one.of_limit() <= 1.2 for one in few if one.held) >= 0.99
 
 
-def test_the_interval_is_near_the_best_one_in_hindsight(few: list[Trial]) -> None:
-    check_closeness(few)
+def test_the_interval_is_near_the_best_one_in_hindsight(few: list[Trial], draw: str) -> None:
+    # Of two hundred, chance makes two points. Where each cost is drawn by itself, and nothing is said of cores, the
+    # slow-down often drowns in the noise.
+    check_closeness(few, least=0.87 if draw == MACHINE else 0.75)
 
 
 def test_the_interval_does_not_swing_while_nothing_changes(few: list[Trial]) -> None:
@@ -262,14 +340,17 @@ def test_lose_at_most_is_held_where_it_can_be() -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_scenarios(many: list[Trial]) -> None:
+def test_ten_thousand_scenarios() -> None:
+    """One test, for they take minutes: processes that run tests side by side would make them once each."""
+    many = run_all(MANY)
+
     check_overhead(many)
     check_closeness(many)
     check_calm(many)
+    check_others(many)
 
 
-@pytest.mark.slow
-def test_ten_thousand_scenarios_side_by_side(many: list[Trial]) -> None:
+def check_others(many: list[Trial]) -> None:
     ours, checkfreq, ten_minutes, best = (figures(many, name) for name in many[0].results)
 
     assert checkfreq.within < ours.within > ten_minutes.within
@@ -305,7 +386,7 @@ class SpendsTwice(Tuner):
 
 
 def trials_of(tuner: type[Tuner]) -> list[Trial]:
-    return [trial(seed, policies=[AUTO], tuned=lambda: Tuned(tuner)) for seed in range(QUICK)]
+    return [trial(seed, policies=[AUTO], tuned=lambda: Tuned(tuner), draw=INDEPENDENT) for seed in range(QUICK)]
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ class Loop:
         self.tuner = tuner
         self.costs = costs
         self.noise: Callable[[int], float] = lambda count: 0.0
+        self.queued_s: float | None = None
         self.step = 0
         self.since = 0
         self.intervals: list[int] = []
@@ -57,7 +58,7 @@ class Loop:
         self.tuner.note_saved(costs.stall_s)
         slow_s = costs.durable_s * costs.slow / (1 + costs.slow)
         self._steps(max(1, math.ceil((costs.durable_s - slow_s) / costs.step_s)), writing=True, extra_s=slow_s)
-        self.tuner.note_durable(costs.durable_s)
+        self.tuner.note_durable(costs.durable_s, self.queued_s)
         self.cost_s += costs.stall_s + slow_s
 
     def _steps(self, count: int, *, writing: bool, extra_s: float = 0.0) -> None:
@@ -346,6 +347,53 @@ def test_the_overhead_is_told_for_the_last_few_and_for_all() -> None:
     assert loop.tuner.overhead_run == pytest.approx(loop.cost_s / loop.base_s, rel=0.02)
     assert loop.tuner.overhead_window == pytest.approx(0.4 / 0.1 / loop.intervals[-1], rel=0.05)
     assert loop.tuner.overhead_window <= 0.05
+
+
+# What the kernel says of cores.
+
+
+def drowned(queued_s: float | None, slow: float) -> Loop:
+    """Steps of a second that differ by half of it; a write slows one or two of them a little, or not at all."""
+    loop = Loop(tuner_of(overhead=0.05, at_least_every_steps=None), Costs(1.0, 0.02, 1.5, slow))
+    loop.queued_s = queued_s
+    chance = random.Random(5)
+    loop.noise = lambda count: max(-0.8 * count, chance.gauss(0.0, 0.5 * math.sqrt(count)))
+    return loop.run(30)
+
+
+def test_a_slow_down_that_drowns_in_noise_is_told_by_threads_without_a_core() -> None:
+    slowed, free = drowned(0.25, 0.2), drowned(0.0, 0.0)
+
+    best_s = [young_daly(cost_s, slowed.tuner.mtbf_s) for cost_s in (0.27, 0.02)]
+    found_s = [(loop.tuner.interval_steps or 0) * 1.0 for loop in (slowed, free)]
+    assert found_s == pytest.approx(best_s, rel=0.25)
+
+
+@pytest.mark.parametrize("queued_s", [math.nan, math.inf, -math.inf])
+def test_what_makes_no_sense_of_cores_is_not_known(queued_s: float) -> None:
+    assert drowned(queued_s, 0.0).intervals == drowned(None, 0.0).intervals
+
+
+def test_what_was_found_of_cores_is_kept_for_the_next_attempt() -> None:
+    kept = Profile.from_plain(drowned(0.25, 0.2).plan.measured.to_plain())
+
+    assert kept.queued_s == pytest.approx(0.25)
+    assert drowned(-0.1, 0.0).plan.measured.queued_s == 0.0
+
+
+# The run as a whole.
+
+
+def test_one_that_may_cost_as_much_as_the_dearest_until_now_waits_until_that_is_paid_for() -> None:
+    loop = Loop(tuner_of(overhead=0.05), Costs(stall_s=1.0)).run(4)
+    usual = loop.costs
+    loop.costs = usual._replace(stall_s=8.0)
+    loop.run(1)
+    loop.costs = usual
+    loop.run(1)
+
+    # If it had been as dear as that one again, the run would be within 1.2 times the limit all the same.
+    assert (loop.cost_s - 1.0 + 8.0) / loop.base_s <= 1.2 * 0.05
 
 
 # Odd input.

@@ -18,6 +18,7 @@ from holdfast.engine.last_call import LastCall
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.pace_history import Past, read_past
 from holdfast.engine.pacing import Look, Pacer, auto_in
+from holdfast.engine.queueing import queued_s
 from holdfast.engine.session import Session
 from holdfast.engine.signs import Signs
 from holdfast.engine.time_left import TimeLeft, TimeLeftOption, find_time_left
@@ -344,6 +345,7 @@ class Pace:
                 total_steps=self._limit.total_steps,
                 risk=self._signs.risk,
                 on_settled=self._signs.note_settled,
+                queued=queued_s,
             )
             if self._restored is not None:
                 self._tell_restored(self._pacer, self._restored)

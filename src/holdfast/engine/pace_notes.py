@@ -58,6 +58,7 @@ class PaceNotes:
             stall_s=measured.stall_s,
             slow_s=measured.slow_s,
             durable_s=measured.durable_s,
+            queued_s=measured.queued_s,
             overhead_window=tuner.overhead_window,
             overhead_run=tuner.overhead_run,
             limit=self._limit,

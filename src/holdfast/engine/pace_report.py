@@ -43,6 +43,7 @@ class Pace(NamedTuple):
     stall_s: float | None
     slow_s: float | None
     durable_s: float | None
+    queued_s: float | None
     overhead_window: float | None
     overhead_run: float | None
     limit: float | None
@@ -231,6 +232,7 @@ def _pace(placed: Placed, fields: Fields) -> Pace:
         stall_s=fields.number(event, "stall_s"),
         slow_s=fields.number(event, "slow_s"),
         durable_s=fields.number(event, "durable_s"),
+        queued_s=fields.number(event, "queued_s"),
         overhead_window=fields.number(event, "overhead_window", most=_MOST_SHARE),
         overhead_run=fields.number(event, "overhead_run", most=_MOST_SHARE),
         limit=fields.number(event, "limit", most=1.0),

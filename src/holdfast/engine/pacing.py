@@ -14,6 +14,7 @@ from holdfast.engine.job_end import JobEnd
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.pace_history import Past
 from holdfast.engine.pace_notes import PaceNotes
+from holdfast.engine.queueing import Queueing
 from holdfast.engine.time_left import TimeLeft
 from holdfast.policy.auto import Auto
 from holdfast.policy.deadline import Action, Ending, StepTimes
@@ -82,8 +83,10 @@ class Pacer:
         total_steps: int | None = None,
         risk: Callable[[], float] = lambda: 1.0,
         on_settled: Callable[[PendingCheckpoint], None] | None = None,
+        queued: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`note` writes an event to the journal; `risk` says by what the failure rate is raised now.
+        """`note` writes an event to the journal; `risk` says by what the failure rate is raised now; `queued` for how
+        long threads of the program have had no core.
 
         The attempt began at `began_s`, by default now. `total_steps` is at which step the program is done, where it
         knows.
@@ -96,6 +99,7 @@ class Pacer:
         profile = Profile.from_plain(past.profile)
         failures = None if auto is None else FailureRate.of(past.lifetimes, prior_mtbf_s=auto.mtbf_s)
         self.tuner = None if auto is None else Tuner(auto, profile=profile, failures=failures)
+        self._queueing = Queueing(queued)
         self._wants_metrics = "metrics" in trigger.watches
         self._notes = PaceNotes(note, limit=None if auto is None else auto.overhead)
         self._end = JobEnd(past, time_left=time_left, total_steps=total_steps)
@@ -170,6 +174,7 @@ class Pacer:
         self._pending.append(pending)
         if self.tuner is not None:
             self.tuner.note_saved(stall_s)
+            self._queueing.begin(self._clock.monotonic_s())
         # Where the program saves by itself, between two looks: neither its steps nor their slowness are to blame.
         self._looked_s += stall_s
         self._was_writing = self._was_writing or not pending.settled
@@ -273,10 +278,11 @@ class Pacer:
             self._pending.remove(pending)
             if self._on_settled is not None:
                 self._on_settled(pending)
+            queued_s = None if self.tuner is None else self._queueing.end(self._clock.monotonic_s())
             if pending.durable and pending.took_s is not None:
                 self._end.note_durable(pending.took_s)
                 if self.tuner is not None:
-                    self.tuner.note_durable(pending.took_s)
+                    self.tuner.note_durable(pending.took_s, queued_s)
             elif self.tuner is not None:
                 self.tuner.note_failed()
 

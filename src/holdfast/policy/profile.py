@@ -7,7 +7,7 @@ import msgspec
 
 __all__ = ["Profile"]
 
-_TIMES = ("step", "stall", "slow", "durable")
+_TIMES = ("step", "stall", "slow", "durable", "queued")
 _LEAST_S, _MOST_S = 1e-9, 1e10
 
 
@@ -28,6 +28,8 @@ class Profile(msgspec.Struct, frozen=True):
     spent_s: float = 0.0
     """What all checkpoints of the run have cost, and below how long it has taken without; over all attempts."""
     base_s: float = 0.0
+    queued_s: float | None = None
+    """For how long, all together, the threads of the training had no core while one was written."""
 
     @property
     def cost_s(self) -> float | None:
@@ -42,7 +44,7 @@ class Profile(msgspec.Struct, frozen=True):
     def from_plain(plain: object) -> "Profile":
         """What `to_plain` gave; anything else counts as not measured, for a journal may be damaged."""
         fields: Mapping[Any, Any] = plain if isinstance(plain, Mapping) else {}
-        step_s, stall_s, slow_s, durable_s = (_seconds(fields.get(f"{name}_s")) for name in _TIMES)
+        step_s, stall_s, slow_s, durable_s, queued_s = (_seconds(fields.get(f"{name}_s")) for name in _TIMES)
         steps, saved, interval = (_count(fields.get(name)) for name in ("steps", "saved", "interval_steps"))
         spent_s, base_s = (_seconds(fields.get(name)) or 0.0 for name in ("spent_s", "base_s"))
         return Profile(
@@ -51,6 +53,7 @@ class Profile(msgspec.Struct, frozen=True):
             slow_s=slow_s,
             slow_error_s=_seconds(fields.get("slow_error_s")) or 0.0,
             durable_s=durable_s,
+            queued_s=queued_s,
             interval_steps=interval or None,
             steps=steps,
             saved=saved,

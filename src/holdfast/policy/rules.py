@@ -14,7 +14,7 @@ AIM = 0.95  # of the overhead that is allowed: room for what is not measured exa
 _DURABLE_ROOM = 1.05
 _LOSE_AIM = 0.95  # of lose_at_most: room for a step that takes longer, and for noise
 _MOST_STEPS = 1e15
-_HARD = 1.1  # times the limit: above this, the run as a whole is not let
+_HARD = 1.15  # times the limit: above this, the run as a whole is not let
 _DEBT_PER_SAVED = 8
 _DEBT_MOST = 8
 _NOTICEABLE = 1.02
@@ -46,6 +46,8 @@ class Facts(NamedTuple):
     cost_s: float
     careful_s: float
     """The cost with as much of the slow-down as there may well be."""
+    dearest_s: float
+    """As much as one may cost, by what was seen."""
     durable_s: float
     mtbf_s: float
     """With what sensors see."""
@@ -54,7 +56,7 @@ class Facts(NamedTuple):
     spent_s: float
     """On all checkpoints of this attempt until now."""
     spent_most_s: float
-    """The same, as much as it may well be."""
+    """The same, as much as it can be."""
     saved: int
     saved_base_s: float
     """How long the training had taken without checkpoints, when the last one began."""
@@ -137,7 +139,7 @@ def explain(auto: Auto, facts: Facts, wishes: Demand, interval: int, measured: P
 def _overhead_s(limit: float, facts: Facts) -> float:
     """Seconds from the last checkpoint to the next, such that the limit holds from now on, and over the whole run."""
     # The run as a whole: the last checkpoint has been paid for only then.
-    hard_s = (facts.spent_most_s + facts.careful_s) / (_HARD * limit) - facts.saved_base_s
+    hard_s = (facts.spent_most_s + facts.dearest_s) / (_HARD * limit) - facts.saved_base_s
     if facts.risky:
         # What was saved before may be spent while there is risk.
         return max(0.0, (facts.spent_s + facts.careful_s) / (AIM * limit) - facts.saved_base_s)
@@ -166,7 +168,7 @@ def _overhead_text(auto: Auto, facts: Facts) -> str:
         return f"{spent}, {allowed}: what was not spent before may be now"
     instalment_s = _instalment_s(limit, facts)
     if _overhead_s(limit, facts) > (facts.careful_s + instalment_s) / (AIM * limit):
-        spent = f"up to {words_of(facts.spent_most_s)} spent until now and {words_of(facts.careful_s)} for the next"
+        spent = f"up to {words_of(facts.spent_most_s)} spent until now and {words_of(facts.dearest_s)} for the next"
         return f"{spent}, within {_percent(_HARD * limit)} of the training's time"
     if instalment_s < _SMALL * facts.careful_s:
         return f"{one}, {allowed}"

@@ -4,9 +4,10 @@ import math
 
 from holdfast.policy.auto import FIRST_LATEST_S, FIRST_S, FIRST_STEPS, Auto
 from holdfast.policy.failures import FailureRate
-from holdfast.policy.measuring import Costs, Pace, Recent, Spending, Write
+from holdfast.policy.measuring import Costs, Pace, Spending
 from holdfast.policy.profile import Profile
 from holdfast.policy.rules import Demand, Facts, Plan, Wish, demand, explain
+from holdfast.policy.writes import Recent, Write
 
 __all__ = ["FIRST", "Plan", "Profile", "Tuner", "Wish"]
 
@@ -114,15 +115,17 @@ class Tuner:
         self._steps += count
         self._elapsed_s += seconds
         write = self._write
+        odd = self._pace.is_odd(count, seconds)
         if write is not None and writing != write.ended:
-            write.note(count, seconds)
+            write.note(count, seconds, odd=odd)
             # The first one is waited for, so that less has to do.
             unknown = not self._costs.slowing.known
             if write.ended and (not write.left or (unknown and write.is_seen)):
                 self._end_write()
                 self._weigh()
         if not writing:
-            self._recent.add(count, seconds)
+            if not odd:
+                self._recent.add(count, seconds)
             if self._pace.add(count, seconds):
                 self._weigh()
 
@@ -135,16 +138,24 @@ class Tuner:
         self._saved_base_s = self._base_s
         self._spending.note(self._base_s, self._costs.spent_s)
         # The steps before the first one warm up.
-        self._write = Write((self._recent.steps, self._recent.step_s) if self._saved > 1 else (0.0, 0.0))
-        if math.isfinite(stall_s) and stall_s >= 0:
+        before = (self._recent.steps, self._recent.step_s) if self._saved > 1 else (0.0, 0.0)
+        sound = math.isfinite(stall_s) and stall_s >= 0
+        self._write = Write(before, stall_s if sound else 0.0)
+        if sound:
             self._costs.note_stall(stall_s)
         self._weigh()
 
-    def note_durable(self, seconds: float) -> None:
-        """It became durable so long after it was begun. The steps until then have been noted."""
+    def note_durable(self, seconds: float, queued_s: float | None = None) -> None:
+        """It became durable so long after it was begun. The steps until then have been noted.
+
+        `queued_s`: for so long, all together, the threads of the training had no core meanwhile, more than they usually
+        have none; None where nobody knows.
+        """
         sound = math.isfinite(seconds) and seconds >= 0
+        if queued_s is not None and not math.isfinite(queued_s):
+            queued_s = None
         if sound:
-            self._costs.durable.add(seconds)
+            self._costs.note_durable(seconds, queued_s)
         self._written(seconds if sound else None)
 
     def note_failed(self) -> None:
@@ -214,6 +225,7 @@ class Tuner:
             slow_s=costs.slow_s,
             slow_error_s=costs.slow_error_s,
             durable_s=costs.durable.value,
+            queued_s=None if costs.queued.value is None else max(0.0, costs.queued.value),
             interval_steps=interval,
             steps=self._steps,
             saved=self._saved,
@@ -230,9 +242,10 @@ class Tuner:
             return
         blind = self._blind > (_BLIND if self._costs.slowing.sure else _BLIND_FIRST)
         self._facts = Facts(
-            step_s=step_s,
+            step_s=self._pace.each_s or step_s,
             cost_s=cost_s,
             careful_s=self._costs.careful_s,
+            dearest_s=self._costs.dearest_s,
             durable_s=durable_s or 0.0,  # none ever was: they all failed
             mtbf_s=self.mtbf_s / self._risk,
             lifetime_s=self.mtbf_s,

@@ -68,8 +68,8 @@ class TunedPacing:
         self.chosen.append((self.tuner.interval_steps or 0, self.tuner.mtbf_s))
         self.tuner.note_saved(stall_s)
 
-    def note_durable(self, seconds: float) -> None:
-        self.tuner.note_durable(seconds)
+    def note_durable(self, seconds: float, queued_s: float | None) -> None:
+        self.tuner.note_durable(seconds, queued_s)
 
 
 class CheckFreq:
@@ -125,7 +125,7 @@ class _CheckFreqPacing:
         self._monitored, self._monitored_s = 0, stall_s
         self._stall_s = stall_s
 
-    def note_durable(self, seconds: float) -> None:
+    def note_durable(self, seconds: float, queued_s: float | None) -> None:  # noqa: ARG002
         if self.k is None and self.step_s is not None:
             durable = math.ceil((seconds - self._stall_s) / self.step_s)
             self.k = max(1, durable, math.ceil(self._stall_s / (self._limit * self.step_s)))
@@ -157,4 +157,4 @@ class _EveryPacing:
 
     def note_saved(self, stall_s: float) -> None: ...
 
-    def note_durable(self, seconds: float) -> None: ...
+    def note_durable(self, seconds: float, queued_s: float | None) -> None: ...

@@ -16,6 +16,10 @@ __all__ = ["Pacing", "Piece", "Policy", "Result", "Scenario", "simulate"]
 _GIVE_UP = 10  # times as long as without checkpoints and failures: the job does not get on
 _LEAST_OF_MEAN = 0.2  # no luck makes a step faster than that
 _MOST_SYMMETRIC = 0.3
+_QUEUED_NOISE = 0.3  # of what the kernel says of cores: it is not the same at every write
+# How often a program looks at its steps: see `holdfast.engine.pacing`.
+_LOOK_S = 0.1
+_LOOK_MOST = 1000
 
 
 class Piece(NamedTuple):
@@ -27,11 +31,13 @@ class Piece(NamedTuple):
     durable_s: float
     slow: float
     """How much longer a step takes while a checkpoint is written: 0.1 is a tenth."""
+    queued_s: float | None = None
+    """For how long the threads of the training have no core while one is written; None where nobody knows."""
 
     @property
     def slow_s(self) -> float:
-        """What one checkpoint costs through slower steps."""
-        return self.durable_s * self.slow / (1 + self.slow)
+        """What one checkpoint costs through slower steps: those after the stall, until it is durable."""
+        return (self.durable_s - self.stall_s) * self.slow / (1 + self.slow)
 
     @property
     def cost_s(self) -> float:
@@ -65,6 +71,8 @@ class Scenario(NamedTuple):
     """Added to the first step of an attempt."""
     slow_first: int = 0
     """So many first steps take twice as long."""
+    others: float = 0.0
+    """How much the time without a core differs by chance, because of others: seconds, for a second."""
     mtbf_s: float = math.inf
     restart_s: float = 60.0
     history: tuple[Lifetime, ...] = ()
@@ -105,7 +113,9 @@ class Pacing(Protocol):
 
     def note_saved(self, stall_s: float) -> None: ...
 
-    def note_durable(self, seconds: float) -> None: ...
+    def note_durable(self, seconds: float, queued_s: float | None) -> None:
+        """And for how long threads of the training had no core, where that is known."""
+        ...
 
 
 class Policy(Protocol):
@@ -154,6 +164,7 @@ class _Job:
         self._chance = random.Random(scenario.seed)  # noqa: S311 - a simulation
         # Of its own, so that all policies meet the same failures.
         self._fate = random.Random(~scenario.seed)  # noqa: S311
+        self._kernel = random.Random(scenario.seed + 0.5)  # noqa: S311
         self._ends = []
         at = 0
         for piece in scenario.pieces:
@@ -222,10 +233,20 @@ class _Job:
     def failed(self) -> bool:
         return self.wall_s >= self._fails_s
 
-    def advance(self, count: int, extra_s: float = 0.0) -> tuple[int, float]:
-        """Make so many steps, or fewer where something changes before: how many, and what they took."""
+    def advance(self, count: int, slow_s: float = 0.0) -> tuple[int, float]:
+        """Make so many steps, or fewer where something changes before: how many, and what they took.
+
+        `slow_s`: so much longer takes each of them. Like in a program, which looks at its steps often, a pause is in a
+        few steps that are told by themselves.
+        """
         piece, scenario = self.piece, self._scenario
         count = min(count, self._ends[self._index] - self.step)
+        if scenario.pause_every:
+            look = max(1, min(_LOOK_MOST, int(_LOOK_S / piece.step_s)))
+            pause = scenario.pause_every - self.step % scenario.pause_every
+            if count >= pause:
+                count = pause if pause <= look else pause - look
+        extra_s = count * slow_s
         mean_s = count * piece.step_s
         seconds = mean_s
         if scenario.step_noise:
@@ -267,8 +288,8 @@ class _Job:
         self.base_s -= self.wall_s - self._fails_s
         self.wall_s = self._fails_s
 
-    def draw(self, *, first: bool) -> tuple[float, float, float]:
-        """What a checkpoint that begins now costs: stall, time to durable, slow-down."""
+    def draw(self, *, first: bool) -> tuple[float, float, float, float | None]:
+        """What a checkpoint that begins now costs: stall, time to durable, slow-down; and what is said of cores."""
         piece, scenario = self.piece, self._scenario
         factor = 1.0
         if scenario.cost_noise:
@@ -279,7 +300,11 @@ class _Job:
         self._drawn_s += piece.cost_s * factor
         if first:
             factor *= scenario.first
-        return piece.stall_s * factor, piece.durable_s * factor, piece.slow_s * factor
+        queued_s = piece.queued_s
+        if queued_s is not None:
+            queued_s *= factor * math.exp(self._kernel.gauss(0.0, _QUEUED_NOISE))
+            queued_s += self._kernel.gauss(0.0, scenario.others * math.sqrt(piece.durable_s))
+        return piece.stall_s * factor, piece.durable_s * factor, piece.slow_s * factor, queued_s
 
     def _next_failure(self) -> float:
         mtbf_s = self._scenario.mtbf_s
@@ -327,7 +352,7 @@ class _Attempt:
 
     def _save(self) -> None:
         job, pacing = self._job, self._pacing
-        stall_s, durable_s, slow_s = job.draw(first=self._first)
+        stall_s, durable_s, slow_s, queued_s = job.draw(first=self._first)
         job.intervals.append((job.step, job.step - self._saved_step, self._first))
         if self._saved_work_s is not None:
             job.apart_s.append(job.work_s - self._saved_work_s)
@@ -341,18 +366,18 @@ class _Attempt:
         job.cost_s += stall_s
         pacing.note_saved(stall_s)
         piece = job.piece
-        steps = max(1, math.ceil((durable_s - slow_s) / piece.step_s))
+        # No step is made during the stall, which is part of the time to durable.
+        steps = max(1, math.ceil((durable_s - stall_s - slow_s) / piece.step_s))
         left = steps
         while left > 0 and not job.over:
-            asked = left
-            done, seconds = job.advance(asked, slow_s * asked / steps)
-            left -= asked
+            done, seconds = job.advance(left, slow_s / steps)
+            left -= done
             pacing.note_steps(done, seconds, writing=True)
             if job.failed:
                 return
         if left > 0:
             return
-        pacing.note_durable(durable_s)
+        pacing.note_durable(durable_s, queued_s)
         job.longest_s = max(job.longest_s, job.wall_s - self.durable_wall_s)
         self.durable_step, self.durable_wall_s = begun_step, begun_wall_s
         if pacing.left(job.step - begun_step, job.wall_s - begun_wall_s, piece.step_s) < 0:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.testing.hindsight import best_fixed, distance, distance_of_the_job, noise_of_a_write, swings
-from holdfast.testing.scenarios import random_scenario
+from holdfast.testing.hindsight import Distance, best_fixed, distance, distance_of_the_job, noise_of_a_write, swings
+from holdfast.testing.scenarios import MACHINE, random_scenario
 from holdfast.testing.simulated_policies import CheckFreq, Every, Tuned
 from holdfast.testing.simulation import Policy, Result, Scenario, simulate
 
@@ -33,9 +33,9 @@ class Trial(NamedTuple):
     this job so dear that neither `auto` nor the best fixed interval nor the longest one is within the overhead."""
     noise: float
     """How much of the measured cost of one checkpoint is chance."""
-    distance: float | None
+    distance: Distance | None
     """Of the automatic interval from the best one of each stretch, as a factor; None where it had no time to settle."""
-    job_distance: float | None
+    job_distance: Distance | None
     """Of the mean of the automatic interval from the best fixed one for the whole job."""
     turns: float | None
     """How often the automatic interval swings in a hundred checkpoints while nothing changes. Looked at in every fifth
@@ -65,10 +65,10 @@ class Figures(NamedTuple):
 
 
 def trial(
-    seed: int, *, policies: Sequence[str] = POLICIES, tuned: Callable[[], Tuned] = Tuned, harsh: bool = False
+    seed: int, *, policies: Sequence[str] = POLICIES, tuned: Callable[[], Tuned] = Tuned, draw: str = MACHINE
 ) -> Trial:
     """Run the scenario of this number; see `random_scenario`."""
-    scenario = random_scenario(seed, harsh=harsh)
+    scenario = random_scenario(seed, draw=draw)
     ours = tuned()
     results = {AUTO: simulate(scenario, ours)}
     chosen = [one for pacing in ours.pacings for one in pacing.chosen]

@@ -42,6 +42,7 @@ _MEASURED = (
     ("step_s", "a step takes", ""),
     ("stall_s", "stall", "the training waits for a checkpoint to be copied"),
     ("slow_s", "slow-down", "steps take longer while it is written, in all"),
+    ("queued_s", "no core", "threads of the training wait for one meanwhile, in all"),
     ("durable_s", "until durable", "usually, from its beginning until it is on the disk"),
 )
 # Of these, the journal has the last sign of life, and not the end.
