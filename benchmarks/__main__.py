@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -66,6 +67,9 @@ _PLAIN_WIDTH = 120  # of a pipe or a log file
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sections that are asked for."""
     options = _parse(arguments)
+    # Every process that is measured finds holdfast as installed: with compiled modules, which some development
+    # environments switch off. Compiling it again and again takes longer than many of the things that are measured.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Peers narrate what they do; the tables are the output here.
     logging.getLogger("torch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"torch\.")

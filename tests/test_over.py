@@ -408,6 +408,21 @@ def test_a_save_of_the_program_in_the_middle_of_a_step_counts_what_was_handed_ou
     assert rest == undisturbed(1)[2:]
 
 
+def test_a_save_without_a_step_belongs_after_the_step_of_its_batch(tmp_path):
+    data = make()
+    ckpt, _ = open_run(tmp_path, data)
+    with ckpt:
+        for number, _ in enumerate(ckpt.over(data, epochs=1), 1):
+            if number == 2:
+                with pytest.raises(holdfast.UsageError, match="in the middle of a step") as refused:
+                    ckpt.save()
+                assert "after step()" in refused.value.hint
+            ckpt.step()
+            if number == 3:
+                assert ckpt.save().step == 3
+        assert ckpt.save(note="the end").step == 5
+
+
 def test_a_batch_is_let_go_before_the_next_one_is_made(tmp_path):
     alive = []
 

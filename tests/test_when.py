@@ -404,6 +404,56 @@ class TestOptions:
         with open_run(run) as ckpt, pytest.raises(holdfast.UsageError, match="counts by itself"):
             ckpt.step(step=5)
 
+    @pytest.mark.parametrize("loss", ["low", [1.0], np.zeros(2)], ids=["text", "list", "array"])
+    def test_a_metric_that_is_no_number_is_refused_at_the_first_step_though_nothing_is_due(self, run, loss):
+        with open_run(run, every=1000) as ckpt, pytest.raises(holdfast.UsageError, match="expected a number"):
+            ckpt.step(loss=loss)
+
+    def test_the_values_of_metrics_are_not_asked_for_while_nothing_is_due(self, run):
+        class OnADevice(float):
+            def item(self) -> float:
+                raise AssertionError("that would wait for the device")
+
+        with open_run(run, every=1000) as ckpt:
+            ckpt.step(loss=OnADevice(1.0))
+
+    def test_a_metric_that_is_no_number_does_not_keep_a_stop_from_saving(self, run):
+        with open_run(run, every=1000, on_stop="return") as ckpt:
+            ckpt.step(loss=1.0)
+            ckpt.stop()
+            ckpt.step(loss="low")
+
+        assert steps(run) == [2]
+
+
+class TestTheStepOfASave:
+    def test_where_step_counts_it_is_what_was_counted(self, run):
+        with open_run(run, every=None) as ckpt:
+            for _ in range(3):
+                ckpt.step()
+            assert ckpt.save().step == 3
+        with open_run(run, every=None) as ckpt:
+            ckpt.restore()
+            assert ckpt.save(note="nothing was done").step == 3
+            ckpt.step()
+            assert ckpt.save().step == 4
+
+    def test_where_nobody_counts_it_must_be_given(self, run):
+        with open_run(run, every=None) as ckpt:
+            with pytest.raises(holdfast.UsageError, match="not told which step this is") as refused:
+                ckpt.save()
+            assert "save(step=...)" in refused.value.hint
+            ckpt.save(step=0)
+
+    def test_a_program_that_counts_by_itself_is_not_taken_back_to_the_restored_step(self, run):
+        with open_run(run, every=None) as ckpt:
+            ckpt.save(step=5)
+        with open_run(run, every=None) as ckpt:
+            ckpt.restore()
+            ckpt.save(step=9)
+            with pytest.raises(holdfast.UsageError, match="step 5 comes after step 9"):
+                ckpt.save()
+
 
 class TestDue:
     @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """How long one waits for the command line."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -59,12 +58,7 @@ def _program() -> str | None:
 
 
 def _call(command: list[str]) -> None:
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=_environment())
-
-
-def _environment() -> dict[str, str]:
-    """As installed: with compiled modules, which some development environments switch off."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def _ratio(rows: list[Row], index: int) -> float:

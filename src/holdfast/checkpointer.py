@@ -5,43 +5,56 @@ import math
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from holdfast.agent.exiting import finish_at_exit, is_finished, restart_after_error
 from holdfast.agent.recall import Recall
+from holdfast.agent.restorer import Restorer
 from holdfast.agent.saver import Saver
 from holdfast.agent.staging import CaptureMode, Stager, Status
 from holdfast.agent.starting import start_background
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
-    FormatError,
     HoldfastError,
-    RestoreError,
     SaveFailedError,
     StateError,
     Stopped,
-    UnsupportedError,
     UsageError,
 )
 from holdfast.core.interrupts import interrupts_deferred
-from holdfast.core.values import DISK, Checkpoint
+from holdfast.core.values import Checkpoint
 from holdfast.engine.beats import Beat
 from holdfast.engine.collector import collector_paused
 from holdfast.engine.commit import pin
 from holdfast.engine.determinism import warn_of_nondeterminism
-from holdfast.engine.documents import check_count, check_hyperparameters, check_metrics, check_note, check_tags
-from holdfast.engine.evidence import PLAN_VARIABLE
+from holdfast.engine.documents import (
+    check_count,
+    check_hyperparameters,
+    check_kinds,
+    check_metrics,
+    check_note,
+    check_tags,
+    usable_metrics,
+)
 from holdfast.engine.failures import Failures
 from holdfast.engine.hearing import SignalsOption
 from holdfast.engine.jobs import fill_in_job
-from holdfast.engine.leaving import end_at_once, end_in_step, leave, quit_at_once, save_on_error, stop
+from holdfast.engine.leaving import (
+    LEAST_PATIENCE_S,
+    end_at_once,
+    end_in_step,
+    leave,
+    quit_at_once,
+    save_on_error,
+    stop,
+    wait_for_lock,
+)
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.loading import TREE_NAME, unwrap_tree
 from holdfast.engine.matching import match_state
@@ -60,17 +73,15 @@ from holdfast.engine.outcome import PendingCheckpoint, Restored
 from holdfast.engine.over import Loop
 from holdfast.engine.pace import Limit, Pace
 from holdfast.engine.pacing import Look, saved
-from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import begin_provenance
-from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan, restore_session
+from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan
 from holdfast.engine.saving import Document
 from holdfast.engine.sensors.finding import Wanted
 from holdfast.engine.session import Session, default_workers
 from holdfast.engine.signs import Signs
-from holdfast.engine.snapshots import Snapshot, close_snapshots
 from holdfast.engine.stops import OnStop, Stops
 from holdfast.engine.time_left import TimeLeftOption
-from holdfast.engine.unwatched import Unwatched
+from holdfast.engine.unwatched import witness_or_nobody
 from holdfast.engine.updates import Updates
 from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
@@ -83,19 +94,10 @@ from holdfast.policy.moment import Decision
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 
-if TYPE_CHECKING:
-    from holdfast.engine.witness import Witness
-
 __all__ = ["Checkpointer"]
 
 _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
-# The first step after a restore comes before memory for the next snapshot, unless that is asked for earlier.
-_AFTER_RESTORE_S = 2.0
-# For a look, a save, or a stop that is under way when the time is over.
-_LEAST_PATIENCE_S = 0.5
-# Somebody may not want to wait any more.
-_LOOK_S = 0.1
 # For the journal to be told what was decided last.
 _TELL_S = 5.0
 
@@ -162,7 +164,6 @@ class Checkpointer:
         kind = background_kind(background, files)
         self._state = check_state(state)
         self._keep = keep
-        self._random = random
         self._pickle = pickle
         self._hyperparameters = check_hyperparameters(check_mapping("hyperparameters", hyperparameters))
         self._tags = check_tags(tags)
@@ -170,9 +171,7 @@ class Checkpointer:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._closed = False
-        self._touched = False
         self._is_training = False
-        self._is_restoring = False
         self._is_done = False
         self._steps = 0
         # Those of the last step, for the checkpoint of the end.
@@ -186,7 +185,7 @@ class Checkpointer:
         failures = Failures(on_error)
         real_clock = clock or SystemClock()
         limit = Limit(time_left, real_clock, total_steps=total_steps)
-        self._witness = _find_witness()
+        self._witness = witness_or_nobody()
         store = PosixStore(self._witness.place(run), create=True, files=files, clock=real_clock)
         try:
             self._session = Session(
@@ -216,6 +215,14 @@ class Checkpointer:
         self._saver = Saver(
             self._session, self._state, self._stager, keep=keep, random=random, pickle=pickle, failures=failures
         )
+        self._restorer = Restorer(
+            self._session,
+            self._stager,
+            self._recall,
+            random=random,
+            provenance=self._provenance,
+            hyperparameters=self._hyperparameters,
+        )
         finish_at_exit(self._finish)
         self._pace.watch_limit()
         self._asked = _Asked(self)
@@ -230,7 +237,7 @@ class Checkpointer:
     def save(
         self,
         *,
-        step: int,
+        step: int | None = None,
         epoch: int | None = None,
         metrics: Mapping[str, object] | None = None,
         note: str = "",
@@ -238,9 +245,14 @@ class Checkpointer:
         tree: object = None,
         **unknown: object,
     ) -> PendingCheckpoint:
-        """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7)."""
+        """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7).
+
+        Where `step()` counts, `step` is by default what it has counted.
+        """
         refuse_unknown("holdfast.Checkpointer.save", unknown, Checkpointer.save)
         self._check_owner()
+        if step is None:
+            step = self._loop.step_of(self._steps)
         if self._loop.open:
             self._take(check_count("step", step))
         pending = self._save(step, epoch, metrics, note=note, tags=tags, tree=tree)
@@ -392,7 +404,7 @@ class Checkpointer:
         return None if loaded is None else unwrap_tree(loaded.value)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """What the run holds, oldest first, damaged ones included (`quarantined` says why)."""
+        """What the run holds, oldest first, damaged ones included (`quarantined` or `damaged` says why)."""
         self._check_owner()
         with self._lock:
             self._check_usable(restoring=True)
@@ -492,6 +504,8 @@ class Checkpointer:
             self._check_usable()
             self._witness.note_step(self._steps, epoch, metrics)
             look = self._pace.look(self._steps, epoch, metrics, writing=self._is_writing())
+            if not (self._is_training or look.stops):
+                check_kinds(metrics)  # whoever is told at the first step loses nothing; a stop saves in any case
             is_wanted = self._witness.wants_save(self._steps) or self._pace.is_asked_to_save
             pending = None
             self._is_training = True
@@ -546,7 +560,7 @@ class Checkpointer:
 
         Where a step has just ended, that is for the step to do, as long as there is time for it.
         """
-        is_held = self._wait_for_lock()
+        is_held = wait_for_lock(self._lock, self._pace, is_restoring=self._restorer.is_restoring)
         try:
             if not self._pace.is_ending:
                 end_in_step(
@@ -564,16 +578,6 @@ class Checkpointer:
         if self._pace.is_over():
             end_at_once(self._steps, status=self._stops.status)
         return True
-
-    def _wait_for_lock(self) -> bool:
-        """At the end: a save is worth waiting for, and a step that ends now; whether it is held now."""
-        if self._pace.is_ending or self._is_restoring:  # which has nothing that could be lost
-            return self._lock.acquire(blocking=False)
-        end_s = time.monotonic() + max(_LEAST_PATIENCE_S, self._pace.wait_s())
-        while not (is_held := self._lock.acquire(timeout=_LOOK_S)):
-            if time.monotonic() >= min(end_s, self._pace.quit_end_s):
-                break
-        return is_held
 
     def _close(self, *, clean: bool, error: str = "", within_s: float = math.inf) -> None:
         if os.getpid() != self._pid:
@@ -593,7 +597,7 @@ class Checkpointer:
             self._pace.close()
             # Where the storage hangs, whoever touches it does not come back, and the process could not end either.
             is_written = self._stager is None or self._stager.close(within_s)
-            if is_written and self._session.flush(max(_LEAST_PATIENCE_S, min(within_s, _TELL_S))):
+            if is_written and self._session.flush(max(LEAST_PATIENCE_S, min(within_s, _TELL_S))):
                 if self._recall is not None:
                     self._recall.remove_old_arenas()
                 self._session.journal.record("closed", clean=clean, error=error)
@@ -621,7 +625,7 @@ class Checkpointer:
             with self._loop.put_back() as is_whole:
                 is_complete = self._loop.is_complete
                 if self._pace.due_at_end(self._steps, is_complete=is_complete, is_whole=is_whole).due:
-                    self._save(self._steps, None, self._last_metrics(), note="the end of the program")
+                    self._save(self._steps, None, usable_metrics(self._metrics), note="the end of the program")
         except HoldfastError as error:
             return error
         return None
@@ -633,14 +637,6 @@ class Checkpointer:
                 raise StateError("batches were used since the last step(), and the data cannot go back")
             self._save(self._steps, None, None, note=note, tags=("error",))
 
-    def _last_metrics(self) -> dict[str, float]:
-        """Those of the last step, which no look may have seen; where they make no sense, the state counts more."""
-        try:
-            return check_metrics({name: value for name, value in self._metrics.items() if value is not None})
-        except UsageError as error:
-            _log.warning("the end is saved without its metrics: %s", error.message)
-            return {}
-
     def _restore(
         self,
         choice: Choice,
@@ -649,41 +645,16 @@ class Checkpointer:
         tree_of: Callable[[Loaded], object] = lambda _: None,
     ) -> Loaded | None:
         self._check_owner()
-        with self._lock, collector_paused(), self._restoring():
+        with self._lock, collector_paused():
             self._check_usable(restoring=True)
-            wait_for_prefetches()
-            if self._stager is not None:
-                self._stager.settle()
-            snapshots = {} if self._recall is None else self._recall.find()
-            try:
-                loaded = restore_session(
-                    self._session,
-                    choice,
-                    make_plan,
-                    with_random=self._random,
-                    provenance=self._provenance,
-                    hyperparameters=self._hyperparameters,
-                    is_touched=lambda: self._touched,
-                    on_touch=self._note_touch,
-                    snapshots=snapshots,
-                )
-                if loaded is not None:
-                    self._follow_up(loaded.checkpoint, snapshots)
-            except (RestoreError, UnsupportedError) as error:
-                if not self._touched:
-                    raise
-                raise RestoreError(
-                    f"{error.message}\nthe state in memory was partly overwritten and must not be used",
-                    hint=error.hint,
-                ) from error
-            finally:
-                close_snapshots(snapshots)
-            self._touched = False
+            loaded, adopted = self._restorer.restore(choice, make_plan)
+            if adopted is not None:
+                self._last = adopted
         if loaded is not None:
             self._steps = loaded.checkpoint.step
             self._loop.open.clear()
             if self._ledger is not None:
-                self._ledger = _ledger_of(loaded)
+                self._ledger = Ledger.restored(loaded.ledger)
             self._pace.note_restored(loaded.checkpoint)
             self._stops.tell()
             self._signs.note_restored()
@@ -698,14 +669,6 @@ class Checkpointer:
             _log.info("since the checkpoint was saved: %s", drift)
         return loaded
 
-    @contextmanager
-    def _restoring(self) -> Iterator[None]:
-        self._is_restoring = True
-        try:
-            yield
-        finally:
-            self._is_restoring = False
-
     def _take(self, step: int) -> None:
         """What was handed out belongs to that step."""
         if self._ledger is not None:
@@ -719,27 +682,11 @@ class Checkpointer:
     def _is_full(self) -> bool:
         return self._stager is not None and self._stager.background.is_full()
 
-    def _follow_up(self, restored: Checkpoint, snapshots: Mapping[str, Snapshot]) -> None:
-        """After a restore: what exists in memory only becomes durable; memory for the next snapshot is made ready."""
-        if self._stager is None or self._recall is None:
-            return
-        adopted = self._recall.follow_up(restored, snapshots)
-        if adopted is not None:
-            self._last = adopted
-        elif DISK in restored.where:
-            self._stager.prepare(restored.size_bytes, after_s=_AFTER_RESTORE_S)
-
-    def _note_touch(self) -> None:
-        self._touched = True
-
     def _check_usable(self, *, restoring: bool = False) -> None:
         if self._closed:
             raise UsageError("this Checkpointer is closed", hint="make a new one")
-        if self._touched and not restoring:
-            raise StateError(
-                "a restore failed half-way, so the state in memory is neither old nor new; it is not saved",
-                hint="restore another checkpoint, or start the program again",
-            )
+        if not restoring:
+            self._restorer.check_whole()
 
     def _check_owner(self) -> None:
         """To be asked before a lock: one that another thread had at the time of a fork is never released in a child."""
@@ -806,19 +753,3 @@ class _Asked:
         there = self._there()
         if there is not None:
             there._ask_at = 0
-
-
-def _find_witness() -> "Witness | Unwatched":
-    if PLAN_VARIABLE not in os.environ:
-        return Unwatched()
-    from holdfast.engine.witness import find_witness  # which nobody else needs
-
-    return find_witness() or Unwatched()
-
-
-def _ledger_of(loaded: Loaded) -> Ledger:
-    try:
-        return Ledger.from_plain(loaded.ledger)
-    except FormatError as error:
-        _log.warning("the ledger begins anew: %s", error.message)  # the state itself is sound (I7)
-        return Ledger.from_plain(None)

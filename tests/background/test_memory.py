@@ -353,7 +353,7 @@ def test_a_rollback_to_what_only_this_process_has_in_memory_makes_it_durable(run
 def test_memory_for_snapshots_is_made_ready_at_once_in_a_new_run_and_after_the_restore_in_another(
     run, root, monkeypatch
 ):
-    monkeypatch.setattr("holdfast.checkpointer._AFTER_RESTORE_S", 0.0)
+    monkeypatch.setattr("holdfast.agent.restorer._AFTER_RESTORE_S", 0.0)
     state = {"w": np.zeros(4 << 20)}
     with Checkpointer(run, state, background="process") as ckpt:
         until(lambda: len(ckpt._stager.background.arena.slots) == 2)
@@ -367,7 +367,7 @@ def test_memory_for_snapshots_is_made_ready_at_once_in_a_new_run_and_after_the_r
 
 
 def test_memory_that_is_made_ready_later_is_there_when_a_save_asks_for_it(run, root, monkeypatch):
-    monkeypatch.setattr("holdfast.checkpointer._AFTER_RESTORE_S", 600.0)
+    monkeypatch.setattr("holdfast.agent.restorer._AFTER_RESTORE_S", 600.0)
     state = {"w": np.arange(4.0 * (1 << 20))}
     with Checkpointer(run, state, background="process") as ckpt:
         ckpt.save(step=1)

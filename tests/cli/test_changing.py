@@ -71,7 +71,7 @@ def test_a_dry_run_explains_each_decision_and_removes_nothing(run, holdfast_comm
     answer = holdfast_command("prune", "run", "--keep-last", "1", "--keep-best", "1", "--by", "loss", "--dry-run")
 
     assert answer.code == 0
-    assert "not kept by any rule: older than the last 1, not among the best 1 by loss" in answer.out
+    assert "older than the last 1, not among the best 1 by loss" in answer.out
     assert "newest of an abandoned branch" in answer.out
     assert "best 1 by loss (0.02)" in answer.out
     assert "keep 3, remove 3" in answer.out
@@ -239,6 +239,21 @@ def test_rm_refuses_the_one_that_prune_calls_the_last_verified(run, holdfast_com
     assert holdfast_command("rm", "run", protected, "--yes", "--force").code == 0
 
 
+def test_one_that_was_found_damaged_is_not_the_last_verified_one_any_more(run, damage, holdfast_command, steps):
+    holdfast_command("verify", "run", "--all")
+    name = damage(50)
+
+    holdfast_command("verify", "run", "50")
+
+    plan = json.loads(holdfast_command("prune", "run", "--keep-last", "0", "--dry-run", "--json").out)
+    (protected,) = (verdict["id"] for verdict in plan["verdicts"] if "(I6)" in verdict["reason"])
+    assert protected.startswith("000000030-")
+    (reason,) = (verdict["reason"] for verdict in plan["verdicts"] if verdict["id"] == name)
+    assert reason == "damaged: kept for inspection"
+    assert holdfast_command("rm", "run", protected, "--yes").code == 1
+    assert holdfast_command("rm", "run", name, "--yes").code == 0
+
+
 def test_the_last_verified_one_may_go_once_a_newer_one_is_verified(run, holdfast_command):
     refused = holdfast_command("rm", "run", "20", "--yes")
     assert refused.code == 1
@@ -261,6 +276,21 @@ def test_rm_refuses_the_last_good_one(run, holdfast_command, steps):
     assert len(steps()) == 6
     assert holdfast_command("rm", "run", *names, "--yes", "--force").code == 0
     assert steps() == []
+
+
+def test_rm_refuses_the_last_one_that_a_restore_would_try_though_all_are_damaged(run, damage, holdfast_command, steps):
+    names = [c["id"] for c in json.loads(holdfast_command("ls", "run", "--json").out)["checkpoints"]]
+    holdfast_command("rm", "run", *names[:-2], "--yes", "--force")
+    damaged = [damage(int(name[:9])) for name in names[-2:]]
+    holdfast_command("verify", "run", "--all")
+
+    answer = holdfast_command("rm", "run", *damaged, "--yes")
+
+    assert answer.code == 1
+    assert "is the last checkpoint that a restore would try of run" in answer.err
+    assert len(steps()) == 2
+    assert holdfast_command("rm", "run", damaged[0], "--yes").code == 0
+    assert holdfast_command("rm", "run", damaged[1], "--yes", "--force").code == 0
 
 
 def test_a_pin_keeps_its_note_and_says_how_to_change_it(run, holdfast_command):
@@ -457,6 +487,13 @@ def test_the_doctor_finds_a_healthy_run_healthy_and_leaves_nothing_behind(run, h
     assert {"owner", "fsync", "rename", "locks", "write speed", "journal", "leftovers"} <= found.keys()
     assert "fail" not in found.values()
     assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_the_doctor_tells_what_is_the_runs_own_first(run, holdfast_command):
+    found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
+
+    names = [finding["what"] for finding in found]
+    assert names.index("writer") < names.index("journal") < names.index("owner") < names.index("memory")
 
 
 def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfast_command):

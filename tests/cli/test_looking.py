@@ -1,13 +1,16 @@
 """`ls`, `show`, `verify` and `diff`: what they say of a run."""
 
+import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import holdfast
+from holdfast.storage.files import Files
 
 
 def _checkpoint(document, step, attempt):
@@ -46,6 +49,37 @@ def test_a_listing_shows_ids_when_asked(run, holdfast_command):
     answer = holdfast_command("ls", "run", "--ids")
 
     assert all(name in answer.out for name in names)
+
+
+def test_a_narrow_listing_cuts_the_note_and_keeps_the_metric_of_most(run, holdfast_command, monkeypatch):
+    with holdfast.Checkpointer(run, {"x": np.zeros(8)}, keep=holdfast.KEEP_ALL) as ckpt:
+        ckpt.restore(strict=False)
+        ckpt.save(step=60, epoch=3, metrics={"loss": 0.123456}, note="with half the learning rate, and twice the batch")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    at_80 = holdfast_command("ls", "run").out
+    monkeypatch.setenv("COLUMNS", "64")
+    at_64 = holdfast_command("ls", "run").out
+
+    assert "0.12346" in at_80
+    assert "with h" in at_80
+    assert "accuracy" in next(line for line in at_80.splitlines() if line.startswith("no room for"))
+    assert "0.12346" in at_64
+    assert max(map(len, at_64.splitlines()[:8])) <= 64
+
+
+def test_a_step_that_was_saved_twice_is_pointed_out_unless_ids_are_shown(run, holdfast_command):
+    assert "more than once" not in holdfast_command("ls", "run").out  # step 30 is there twice, by two attempts
+
+    with holdfast.Checkpointer(run, {"x": np.zeros(8)}, keep=holdfast.KEEP_ALL) as ckpt:
+        ckpt.restore(strict=False)
+        ckpt.save(step=60)
+        ckpt.save(step=60, note="with metrics", metrics={"loss": 0.1})
+
+    listed = holdfast_command("ls", "run").out
+    assert "step 60 was saved more than once: the number means the newest" in listed
+    assert "more than once" not in holdfast_command("ls", "run", "--ids").out
+    assert "with metrics" in holdfast_command("show", "run", "60").out
 
 
 def test_a_listing_as_json_holds_all_that_is_known(run, holdfast_command):
@@ -250,9 +284,9 @@ def test_verify_says_what_becomes_of_a_damaged_one_unless_it_is_marked(run, dama
     first = holdfast_command("verify", "run", "50")
     second = holdfast_command("verify", "run", "50", "--quarantine")
 
-    assert "restore() passes over it" in first.out
+    assert "takes the next older one" in first.out
     assert "--quarantine" in first.out
-    assert "restore() passes over it" not in second.out
+    assert "takes the next older one" not in second.out
 
 
 def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, damage, holdfast_command):
@@ -276,6 +310,102 @@ def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, dam
     ]
 
 
+def test_damage_that_verify_found_is_remembered_until_it_is_found_intact(run, damage, holdfast_command):
+    holdfast_command("verify", "run", "50")
+    damage(50)
+
+    assert holdfast_command("verify", "run", "50").code == 1
+    listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
+    assert (listed["states"], listed["verified"]) == (["damaged", "latest"], False)
+    assert "chunk 0" in holdfast_command("ls", "run").out
+    assert "damaged     rank-00000.safetensors, chunk 0" in holdfast_command("show", "run", "50").out
+    told = holdfast_command("doctor", "run", "--speed", "0").out
+    assert "6, 1 of them found damaged" in told
+    assert "all is well" not in told
+
+    damage(50)  # flips the same bit back
+    assert holdfast_command("verify", "run", "50").code == 0
+    listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
+    assert (listed["states"], listed["damaged"]) == (["verified", "latest"], "")
+
+
+def test_a_restore_that_reads_all_of_a_checkpoint_takes_back_that_it_is_damaged(run, damage, holdfast_command):
+    damage(50)
+    holdfast_command("verify", "run", "50")
+    damage(50)  # flips the same bit back
+    state = {"model": {"w": np.zeros((4, 8)), "b": np.zeros(8)}, "progress": {"seen": 0}}
+
+    with holdfast.Checkpointer(run, state) as ckpt:
+        restored = ckpt.restore()
+
+    assert restored is not None
+    assert restored.step == 50
+    listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
+    assert listed["states"] == ["verified", "latest"]
+
+
+def test_the_doctor_says_it_where_no_sound_checkpoint_is_left(run, damage, holdfast_command):
+    for name in sorted(path.name for path in run.glob("0*-*"))[:-1]:
+        holdfast_command("rm", "run", name, "--yes", "--force")
+    damage(50)
+    holdfast_command("verify", "run")
+
+    found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
+
+    (verified,) = (finding for finding in found if finding["what"] == "verified")
+    assert verified["status"] == "warn"
+    assert "a restart fails" in verified["advice"]
+
+
+@pytest.mark.parametrize("option", [[], ["--quarantine"]], ids=["plain", "quarantine"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ETIMEDOUT])
+def test_what_could_not_be_read_is_not_marked_and_stays_the_last_verified_one(
+    run, holdfast_command, monkeypatch, number, option
+):
+    holdfast_command("verify", "run", "50")
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "open_read", _without_shards(number))
+        answer = holdfast_command("verify", "run", "50", *option)
+
+    assert answer.code == 1
+    assert "UNREAD   step 50" in answer.out
+    assert errno.errorcode[number] in answer.out
+    assert "1 of 1 checkpoint could not be read, and may be intact" in answer.out
+    listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
+    assert listed["states"] == ["verified", "latest"]
+
+
+def test_what_the_device_cannot_read_is_damaged(run, holdfast_command, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "open_read", _without_shards(errno.EIO))
+        answer = holdfast_command("verify", "run", "50")
+
+    assert "DAMAGED  step 50" in answer.out
+    listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
+    assert listed["states"] == ["damaged", "latest"]
+
+
+def _without_shards(number: int) -> Callable[..., int]:
+    open_read = Files.open_read
+
+    def refuse(files: Files, parent: int, name: str, *, direct: bool = False) -> int:
+        if name.startswith("rank-"):
+            raise OSError(number, os.strerror(number))
+        return open_read(files, parent, name, direct=direct)
+
+    return refuse
+
+
+def test_quarantine_takes_the_place_of_damaged(run, damage, holdfast_command):
+    damage(50)
+    holdfast_command("verify", "run", "50")
+
+    holdfast_command("verify", "run", "50", "--quarantine")
+
+    listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
+    assert (listed["states"], listed["damaged"]) == (["quarantined"], "")
+
+
 def test_verify_as_json_lists_the_damage(run, damage, holdfast_command):
     damage(50)
 
@@ -284,6 +414,7 @@ def test_verify_as_json_lists_the_damage(run, damage, holdfast_command):
     damaged = [one for one in document["checkpoints"] if not one["intact"]]
     assert [one["step"] for one in damaged] == [50]
     assert damaged[0]["damage"][0]["leaves"][:2] == ["model.w", "model.b"]
+    assert damaged[0]["marked"] == "damaged"
 
 
 def test_verify_counts_only_what_it_could_read(run, holdfast_command):
@@ -309,7 +440,7 @@ def test_somebody_elses_run_can_be_verified_but_not_marked(run, holdfast_command
 
     verified = holdfast_command("verify", "run")
     assert verified.code == 0
-    assert "belongs to user 12345, not to user 0; so what is intact is not marked as verified" in verified.err
+    assert "belongs to user 12345, not to user 0; so nothing of what is found is noted" in verified.err
     assert holdfast_command("verify", "run", "--quarantine").code == 3
     assert holdfast_command("pin", "run", "50").code == 3
 

@@ -138,10 +138,10 @@ def root(tmp_path: Path) -> Path:
 def test_the_doctor_tells_a_live_arena_from_one_whose_run_is_gone(root: Path, tmp_path: Path) -> None:
     arena = Arena.create(run_id="run", run=str(tmp_path / "gone"), attempt=3, root=root)
     try:
-        alive = list(examine_memory("run", root))[-1]
+        alive, *_ = examine_memory("run", root)
         owner = root / f"holdfast-{os.geteuid()}" / arena.path.name / "owner.json" if arena.path else Path()
         owner.write_text(json.dumps({**json.loads(owner.read_text()), "boot_id": "before"}))
-        dead = list(examine_memory("another", root))[-1]
+        *_, dead = examine_memory(None, root)
     finally:
         arena.release()
 
@@ -149,6 +149,28 @@ def test_the_doctor_tells_a_live_arena_from_one_whose_run_is_gone(root: Path, tm
     assert alive.found.endswith(f"of {tmp_path}/gone (attempt 3, pid {os.getpid()}, alive)")
     assert dead.status == "warn"
     assert dead.advice == f"that run is not there any more: rm -r {owner.parent}"
+
+
+def test_the_doctor_of_a_run_tells_of_its_own_arenas_first_and_of_others_in_short(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    runs = {"a": "gone", "b": "b", "c": "gone too", "d": "b"}
+    arenas = [Arena.create(run_id=one, run=str(tmp_path / runs[one]), attempt=1, root=root) for one in runs]
+    try:
+        for arena in arenas[::2]:  # a and c
+            owner = root / f"holdfast-{os.geteuid()}" / arena.path.name / "owner.json" if arena.path else Path()
+            owner.write_text(json.dumps({**json.loads(owner.read_text()), "boot_id": "before"}))
+        found = list(examine_memory("d", root))
+        left = [str(arena.path) for arena in arenas[::2]]
+    finally:
+        for arena in arenas:
+            arena.release()
+
+    assert [one.what for one in found] == ["arena", "memory", "other arenas", "other arenas"]
+    assert f"of {tmp_path}/b (attempt 1" in found[0].found
+    assert (found[2].status, found[3].status) == ("ok", "warn")
+    assert "in 2 of runs that are gone" in found[3].found
+    assert found[3].advice.count("rm -r") == 1
+    assert all(path in found[3].advice for path in left)
 
 
 def test_the_doctor_says_where_there_is_no_shared_memory(root: Path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from holdfast import native
 from holdfast.core.limits import CHUNK_BYTES
 from holdfast.engine.blocks import BlockPool
-from holdfast.engine.capture import capture
+from holdfast.engine.capture import capture, runs_of
 from holdfast.engine.laying import lay_out_leaves
 from holdfast.engine.overlap import Overlapped
 from holdfast.engine.persist import persist
@@ -106,3 +107,37 @@ def test_a_failure_in_one_of_the_threads_is_raised_by_capture():
 
     with pytest.raises(ValueError, match=r"memoryview|broadcast"):
         capture(layout, encoded.carriers, _dirty_image(layout.size_bytes - 9), workers=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 64])
+@pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 1250])
+def test_runs_cover_every_chunk_once_in_order_and_are_short_at_the_end(count, workers):
+    runs = runs_of(count, workers)
+
+    assert [number for run in runs for number in run] == list(range(count))
+    assert all(1 <= len(run) <= 32 for run in runs)
+    assert all(len(run) == 1 for run in runs[-workers:])
+
+
+def test_chunks_that_are_moved_by_one_call_have_the_checksums_of_those_that_are_moved_one_by_one(monkeypatch):
+    # Strided in the middle, and a last chunk of a few bytes: some runs cannot be moved at once.
+    state = {"a": _random(9 * CHUNK_BYTES // 4), "b": _random(900, 700).T, "c": _random(17 * CHUNK_BYTES // 4 + 3)}
+    encoded = encode_state(state)
+    layout = lay_out_leaves(encoded)
+    called, gather_chunks = [], native.gather_chunks
+
+    def counted(target, parts, chunk_bytes):
+        sums = gather_chunks(target, parts, chunk_bytes)
+        called.append(None if sums is None else len(sums))
+        return sums
+
+    monkeypatch.setattr(native, "gather_chunks", counted)
+    at_once, one_by_one = (_dirty_image(layout.size_bytes) for _ in range(2))
+    found = capture(layout, encoded.carriers, at_once, workers=1)
+    monkeypatch.setattr(native, "gather_chunks", lambda *_: None)
+    expected = capture(layout, encoded.carriers, one_by_one, workers=1)
+
+    assert at_once == one_by_one
+    assert found == expected
+    if native.is_built():
+        assert max(filter(None, called)) > 1

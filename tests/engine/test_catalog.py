@@ -8,8 +8,10 @@ import pytest
 import holdfast
 from holdfast.engine.catalog import read_catalog
 from holdfast.engine.identity import identify
+from holdfast.engine.marks import DAMAGED, VERIFIED, set_mark
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
+from holdfast.testing import FakeClock
 
 
 @pytest.fixture
@@ -32,6 +34,17 @@ def test_all_checkpoints_are_listed_also_those_with_long_heads(tmp_path, ids):
     assert [len(checkpoint.note) for checkpoint in found.checkpoints] == [40, 80, 3600]
     assert not any(checkpoint.quarantined for checkpoint in found.checkpoints)
     assert found.garbage == []
+
+
+def test_where_a_crash_left_both_marks_damaged_counts_and_not_verified(tmp_path, ids):
+    store = PosixStore(tmp_path / "run")
+    for kind in (VERIFIED, DAMAGED):
+        set_mark(store, ids[1], kind, reason="chunk 0 differs", clock=FakeClock())
+    store.close()
+
+    _, found, _ = catalog_of(tmp_path).checkpoints
+
+    assert (found.verified, found.damaged, found.is_sound) == (False, "chunk 0 differs", False)
 
 
 def test_a_directory_without_a_manifest_is_garbage(tmp_path, ids):

@@ -1,6 +1,7 @@
 """Copies are complete, verified, resumable, and overwrite nothing."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import read_catalog
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source
+from holdfast.engine.marks import set_mark
 from holdfast.engine.transfer import copy_checkpoints, copy_journal
 from holdfast.storage.files import Files
 from holdfast.storage.memory import MemoryStore
@@ -82,6 +84,19 @@ def test_pins_and_the_journal_come_along(run, target):
 
     assert all(c.pinned for c in read_catalog(target, source.run_id).checkpoints)
     assert target.read_tail("journal.jsonl", 1 << 20) == (run / "journal.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["damaged", "quarantined"])
+def test_what_was_said_of_a_copy_that_was_removed_by_hand_is_not_said_of_the_next(run, target, tmp_path, kind):
+    first, _ = _copy(run, target).copied
+    set_mark(target, first, kind, reason="chunk 0", clock=FakeClock())
+    shutil.rmtree(tmp_path / "copy" / first)
+
+    assert _copy(run, target).copied == [first]
+
+    again = next(c for c in read_catalog(target, identify(target)).checkpoints if c.id == first)
+    assert again.is_sound
+    assert again.verified
 
 
 def test_copying_again_copies_nothing(run, target):
@@ -186,6 +201,17 @@ def test_a_damaged_copy_that_is_there_already_is_neither_skipped_nor_overwritten
         _copy(run, target)
 
     assert shard.stat().st_size == 10
+
+
+@pytest.mark.parametrize("kind", ["damaged", "quarantined"])
+def test_a_copy_that_was_found_damaged_does_not_count_as_one_that_is_there(run, target, kind):
+    first, _ = _copy(run, target).copied
+    set_mark(target, first, kind, reason="chunk 0", clock=FakeClock())
+
+    with pytest.raises(IntegrityError, match=f"{first} is there already, but was found damaged") as refused:
+        _copy(run, target)
+
+    assert "holdfast rm" in refused.value.hint
 
 
 def test_another_run_and_a_foreign_directory_are_refused(run, tmp_path):

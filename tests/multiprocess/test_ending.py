@@ -117,7 +117,7 @@ def test_a_metric_that_is_no_number_does_not_cost_the_last_checkpoint(tmp_path, 
         tmp_path / "run",
         f"""
         ckpt = open_run(background="off")
-        ckpt.step(loss={metric})
+        ckpt.step(loss=1.0)
         ckpt.stop("SIGTERM", grace_s=30)
         ckpt.step(loss={metric})
         """,
@@ -180,7 +180,7 @@ def test_a_log_that_fails_or_hangs_does_not_keep_it_from_ending(tmp_path, handle
         logging.getLogger().addHandler(Odd())
         ckpt = open_run()
         ckpt.step()
-        ckpt.stop("SIGTERM", grace_s=2)
+        ckpt.stop("SIGTERM", grace_s=5)
         time.sleep(1000)
         """,
     )

@@ -65,6 +65,37 @@ def test_parts_of_any_size_are_gathered_with_the_checksum_of_the_library(cuts: i
         assert not any(memory[begin + size :])
 
 
+@pytest.mark.parametrize("chunk_bytes", [241, 256, 1000, 4096])
+@pytest.mark.parametrize("cuts", [0, 1, 5, 60])
+def test_several_chunks_are_gathered_at_once_each_with_its_own_checksum(cuts: int, chunk_bytes: int) -> None:
+    chance = random.Random(cuts)
+    lasts = [0, *range(241, chunk_bytes, max(1, chunk_bytes // 100))]
+    for count, last in [(0, 0), *((count, last) for count in (1, 2, 7) for last in lasts)]:
+        size = count * chunk_bytes + last
+        data, begin = chance.randbytes(size), chance.choice([0, 0, 1, 7, 32])
+        memory = bytearray(_LINE + size + _LINE)
+        target = memoryview(memory)[begin : begin + size]
+
+        found = _streams().gather_chunks(target, _cut(data, cuts, chance), chunk_bytes)
+
+        chunks = [data[at : at + chunk_bytes] for at in range(0, size, chunk_bytes)]
+        assert found == [xxhash.xxh3_128_hexdigest(chunk) for chunk in chunks], size
+        assert target == data
+        assert not any(memory[:begin])
+        assert not any(memory[begin + size :])
+
+
+def test_parts_without_bytes_lie_between_chunks_at_their_ends_and_after_all_of_them() -> None:
+    data, nothing = random.Random(5).randbytes(3000), memoryview(b"")
+    parts = [nothing, *(part for at in range(0, 3000, 500) for part in (memoryview(data)[at : at + 500], nothing))]
+    target = memoryview(bytearray(3000))
+
+    found = _streams().gather_chunks(target, parts, 1000)
+
+    assert target == data
+    assert found == [xxhash.xxh3_128_hexdigest(data[at : at + 1000]) for at in range(0, 3000, 1000)]
+
+
 @pytest.mark.parametrize("cuts", [0, 1, 5, 60])
 def test_a_source_is_scattered_to_places_of_any_alignment_and_nothing_around_them_is_touched(cuts: int) -> None:
     chance = random.Random(cuts)
@@ -78,13 +109,27 @@ def test_a_source_is_scattered_to_places_of_any_alignment_and_nothing_around_the
             for memory, begin, length in zip(memories, begins, lengths, strict=True)
         ]
 
-        found = _streams().scatter(data, places)
+        found = _streams().scatter(data, places, size)
 
-        assert found == xxhash.xxh3_128_hexdigest(data), size
+        assert found == [xxhash.xxh3_128_hexdigest(data)], size
         assert b"".join(places) == data
         for memory, begin, length in zip(memories, begins, lengths, strict=True):
             assert not any(memory[:begin])
             assert not any(memory[begin + length :])
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 5, 60])
+def test_chunks_of_a_source_are_scattered_by_one_call_wherever_the_parts_are_cut(cuts: int) -> None:
+    chance = random.Random(cuts)
+    for chunk, count, last in [(241, 3, 241), (4096, 5, 4096), (4096, 2, 300), (5000, 4, 4999), (70_000, 1, 70_000)]:
+        data = chance.randbytes(chunk * (count - 1) + last)
+        places = [memoryview(bytearray(part.nbytes)) for part in _cut(data, cuts, chance)]
+
+        found = _streams().scatter(data, places, chunk)
+
+        chunks = [data[begin : begin + chunk] for begin in range(0, len(data), chunk)]
+        assert found == [xxhash.xxh3_128_hexdigest(each) for each in chunks]
+        assert b"".join(places) == data
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_moved() -> None:
@@ -93,14 +138,58 @@ def test_what_does_not_fit_is_refused_before_anything_is_moved() -> None:
     with pytest.raises(ValueError, match="999 bytes, the chunk has 1000"):
         _streams().gather(target, [bytes(999)])
     with pytest.raises(ValueError, match="1001 bytes, the chunk has 1000"):
-        _streams().scatter(b"x" * 1000, [target, bytearray(1)])
+        _streams().scatter(b"x" * 1000, [target, bytearray(1)], 1000)
     with pytest.raises(ValueError, match="too short"):
         _streams().gather(target[:240], [bytes(240)])
     with pytest.raises((TypeError, BufferError)):
         _streams().gather(bytes(1000), [bytes(1000)])
     with pytest.raises((TypeError, BufferError)):
-        _streams().scatter(bytes(1000), [bytes(1000)])
+        _streams().scatter(bytes(1000), [bytes(1000)], 1000)
+    for chunk in (-1, 0, 240, 999, 800):  # it, or what is left for the last one
+        with pytest.raises(ValueError, match="too short"):
+            _streams().scatter(b"x" * 1000, [target], chunk)
+    with pytest.raises(ValueError, match="too short"):
+        _streams().scatter(b"", [], 1000)
     assert not any(target)
+
+
+def test_chunks_that_do_not_fit_are_refused_before_anything_is_moved() -> None:
+    memory = bytearray(2400)
+    target = memoryview(memory)
+    released = memoryview(b"x" * 2400)
+    released.release()
+
+    for size in (2399, 2401):
+        with pytest.raises(ValueError, match=f"{size} bytes, the chunk has 2400"):
+            _streams().gather_chunks(target, [b"x" * 1200, b"x" * (size - 1200)], 1200)
+    for chunk_bytes in (-(1 << 63), -1, 0, 240, 1199, 2161, 2399):  # 2161 leaves 239 for the last one
+        with pytest.raises(ValueError, match="too short"):
+            _streams().gather_chunks(target, [b"x" * 2400], chunk_bytes)
+    with pytest.raises((TypeError, BufferError)):
+        _streams().gather_chunks(bytes(2400), [b"x" * 2400], 1200)
+    with pytest.raises((TypeError, BufferError)):
+        _streams().gather_chunks(target, [b"x" * 1200, memoryview(b"x" * 2400)[::2]], 1200)
+    with pytest.raises(TypeError):
+        _streams().gather_chunks(target, [b"x" * 1200, None], 1200)
+    with pytest.raises(ValueError, match="released"):
+        _streams().gather_chunks(target, [released], 1200)
+    assert not any(target)
+    target.release()
+    memory.append(1)  # nothing holds its memory any more
+
+
+def test_one_chunk_of_the_size_of_the_target_is_enough_and_more_is_no_error() -> None:
+    data = random.Random(6).randbytes(1000)
+    target = memoryview(bytearray(1000))
+
+    for chunk_bytes in (1000, 1001, (1 << 63) - 1):
+        assert _streams().gather_chunks(target, [data], chunk_bytes) == [xxhash.xxh3_128_hexdigest(data)]
+
+
+def test_chunks_of_which_one_is_too_short_are_left_to_the_caller() -> None:
+    size = (1 << 20) + 1000
+
+    assert native.gather_chunks(memoryview(bytearray(size)), [memoryview(bytes(size))], 1 << 20) is None
 
 
 def test_without_the_native_part_the_same_bytes_get_the_same_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +219,15 @@ def test_a_mapped_file_that_was_cut_short_is_not_read_and_ends_nothing(tmp_path:
     assert native.scatter(memoryview(memory), [memoryview(bytearray(1 << 20))]) is None
     assert native.scatter(memoryview(memory)[:90_000], [memoryview(bytearray(90_000))]) is not None
     assert signal.getsignal(signal.SIGBUS) is before
+
+
+def test_of_chunks_that_are_not_all_there_no_checksum_is_told(tmp_path: Path) -> None:
+    memory = _mapped(tmp_path / "file", 1 << 20)
+    os.truncate(tmp_path / "file", 900_000)
+    place = memoryview(bytearray(1 << 20))
+
+    assert native.scatter_chunks(memoryview(memory), [place], 1 << 17) is None
+    assert len(native.scatter_chunks(memoryview(memory)[: 6 << 17], [place[: 6 << 17]], 1 << 17) or ()) == 6
 
 
 def test_faults_in_several_threads_at_once_are_each_told_to_their_own(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def _make(
     pinned: bool = False,
     verified: bool = False,
     quarantined: str = "",
+    damaged: str = "",
     suspect: str = "",
 ) -> Checkpoint:
     name = str(CheckpointId(step, epoch or 0, "20260101T000000Z", attempt, twin))
@@ -45,6 +46,7 @@ def _make(
         pinned=pinned,
         verified=verified,
         quarantined=quarantined,
+        damaged=damaged,
         suspect=suspect,
     )
 

@@ -33,7 +33,7 @@ def test_last_keeps_the_newest_ones_and_says_so(make):
 
     assert _kept(keep(last=2), run) == [3, 4]
     assert _reason(keep(last=2), run, 3) == "last 2"
-    assert _reason(keep(last=2), run, 1) == "not kept by any rule: older than the last 2"
+    assert _reason(keep(last=2), run, 1) == "older than the last 2"
 
 
 def test_the_newest_stays_even_when_nothing_is_to_be_kept(make):
@@ -50,7 +50,7 @@ def test_best_keeps_the_best_by_a_metric_with_its_value_in_the_reason(make):
 
     assert _kept(rule, run) == [1, 2, 5]
     assert _reason(rule, run, 2) == "best 2 by val_loss (0.123)"
-    assert _reason(rule, run, 4) == "not kept by any rule: not among the best 2 by val_loss"
+    assert _reason(rule, run, 4) == "not among the best 2 by val_loss"
     assert _kept(keep(best=1, by="val_loss", mode="max"), run) == [4, 5]
 
 
@@ -112,6 +112,16 @@ def test_a_quarantined_one_is_not_counted_among_the_last(make):
     run = [make(1), make(2), make(3, quarantined="bad")]
 
     assert _kept(keep(last=2), run) == [1, 2, 3]
+
+
+def test_one_that_was_found_damaged_stays_and_counts_for_nothing(make):
+    run = [make(1, verified=True), make(2), make(3, verified=True, damaged="bad")]
+    rule = keep(last=1)
+
+    assert _kept(rule, run) == [1, 2, 3]
+    assert _reason(rule, run, 1) == "the last verified one (I6)"
+    assert _reason(rule, run, 2) == "the newest one; last 1"
+    assert _reason(rule, run, 3) == "damaged: kept for inspection"
 
 
 def test_the_last_verified_one_stays_against_every_rule_and_limit(make):
@@ -232,6 +242,7 @@ def _runs(draw, make):
                     pinned=draw(st.booleans()),
                     verified=draw(st.booleans()),
                     quarantined=draw(st.sampled_from(["", "", "bad"])),
+                    damaged=draw(st.sampled_from(["", "", "", "bad"])),
                 )
             )
     return run
@@ -261,12 +272,12 @@ def _kept_ids(rule, run, now_s, *, live=None, drop_abandoned=False):
 @given(st.data(), st.floats(0, 20 * _DAY_S), st.booleans())
 def test_pinned_quarantined_newest_and_last_verified_are_never_given_up(make, data, now_s, drop_abandoned):
     run, rule = data.draw(_runs(make)), data.draw(_rules())
-    usable = [c for c in in_order(run) if not c.quarantined]
+    usable = [c for c in in_order(run) if c.is_sound]
     live = live_line(run)
 
     kept = _kept_ids(rule, run, now_s, drop_abandoned=drop_abandoned)
 
-    assert {c.id for c in run if c.pinned or c.quarantined} <= kept
+    assert {c.id for c in run if c.pinned or not c.is_sound} <= kept
     assert {c.id for c in [c for c in usable if c.id in live][-1:]} <= kept
     assert {c.id for c in [c for c in usable if c.id in live and c.verified][-1:]} <= kept
     # Where there were good checkpoints, one is left; where there were verified ones, one is left (I6).
@@ -319,7 +330,7 @@ def test_the_verdicts_come_in_order_one_each_with_a_reason_whatever_the_listing_
 @given(st.data())
 def test_what_stays_of_the_good_ones_fits_the_limit_unless_it_is_protected(make, data):
     run, limit = data.draw(_runs(make)), data.draw(st.integers(0, 400))
-    usable = {c.id: c for c in run if not c.quarantined}
+    usable = {c.id: c for c in run if c.is_sound}
 
     verdicts = decide(keep(max_bytes=limit), run, now_s=0.0, live=live_line(run))
 

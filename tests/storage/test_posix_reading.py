@@ -274,11 +274,15 @@ def test_what_is_cached_is_filled_into_place_and_checked_in_one_pass(run: Path, 
     reader = PosixStore(run, files=_Watching(cached=True)).open("group/large")
     buffers = [bytearray(size) for size in (70_000, 0, 3, len(_LARGE) - 70_003 - 99)]
 
-    found = reader.read_checked([memoryview(buffer) for buffer in buffers], 99)
+    too_short = reader.read_checked([memoryview(buffer) for buffer in buffers], 99, 1 << 20)
+    assert too_short is None  # 678 bytes are left for the last chunk
 
-    assert b"".join(buffers) == _LARGE[99:]
-    assert found == checksum_hex(_LARGE[99:])
-    assert reader.read_checked([memoryview(bytearray(20_000))], len(_LARGE) - 19_999) is None
+    buffers[-1] = bytearray((5 << 20) - 70_003)
+    found = reader.read_checked([memoryview(buffer) for buffer in buffers], 99, 1 << 20)
+
+    assert b"".join(buffers) == _LARGE[99 : 99 + (5 << 20)]
+    assert found == [checksum_hex(_LARGE[99 + begin : 99 + begin + (1 << 20)]) for begin in range(0, 5 << 20, 1 << 20)]
+    assert reader.read_checked([memoryview(bytearray(20_000))], len(_LARGE) - 19_999, 20_000) is None
     reader.close()
 
 
@@ -286,7 +290,7 @@ def test_what_is_cached_is_filled_into_place_and_checked_in_one_pass(run: Path, 
 def test_what_is_not_cached_or_small_is_not_mapped(run: Path, large: Path, blob: Path, cached: bool, key: str) -> None:
     reader = PosixStore(run, files=_Watching(cached=cached)).open(key)
 
-    assert reader.read_checked([memoryview(bytearray(100_000))], 0) is None
+    assert reader.read_checked([memoryview(bytearray(100_000))], 0, 100_000) is None
     reader.close()
 
 
@@ -294,11 +298,11 @@ def test_what_is_not_cached_or_small_is_not_mapped(run: Path, large: Path, blob:
 def test_a_cached_file_that_is_cut_short_while_it_is_read_is_an_error_and_not_a_signal(run: Path, large: Path) -> None:
     reader = PosixStore(run, files=_Watching(cached=True), clock=FakeClock()).open("group/large")
     memory = memoryview(bytearray(1 << 20))
-    assert reader.read_checked([memory], 0) is not None
+    assert reader.read_checked([memory], 0, 1 << 20) is not None
 
     os.truncate(large, 1 << 20)
 
-    assert reader.read_checked([memory], 2 << 20) is None
+    assert reader.read_checked([memory], 2 << 20, 1 << 20) is None
     with pytest.raises(IntegrityError, match="ends at byte"):
         reader.read_at([memory], 2 << 20)
     reader.close()
@@ -312,7 +316,7 @@ def test_a_file_that_cannot_be_mapped_is_read_by_calls(run: Path, large: Path) -
     reader = PosixStore(run, files=NoAddresses(cached=True)).open("group/large")
     memory = memoryview(bytearray(100_000))
 
-    assert reader.read_checked([memory], 0) is None
+    assert reader.read_checked([memory], 0, 100_000) is None
     reader.read_at([memory], 0)
 
     assert memory == _LARGE[:100_000]
@@ -336,5 +340,5 @@ def test_memory_that_the_system_does_not_take_back_is_read_all_the_same(run: Pat
     reader = PosixStore(run, files=AllLocked(cached=True)).open("group/sparse")
     memory = memoryview(bytearray(1 << 20))
 
-    assert reader.read_checked([memory], 99 << 20) == checksum_hex(memory)
+    assert reader.read_checked([memory], 99 << 20, 1 << 20) == [checksum_hex(memory)]
     reader.close()

@@ -95,12 +95,12 @@ def test_an_image_is_filled_into_place_and_checked_in_one_pass(store: ArenaStore
     reader = store.open(SHARD)
     buffers = [bytearray(size) for size in (1, 0, 4096, 50_000)]
 
-    found = reader.read_checked([memoryview(buffer) for buffer in buffers], 123)
+    found = reader.read_checked([memoryview(buffer) for buffer in buffers], 123, 30_000)
 
     assert b"".join(buffers) == IMAGE[123 : 123 + 54_097]
-    assert found == checksum_hex(IMAGE[123 : 123 + 54_097])
+    assert found == [checksum_hex(IMAGE[123:30_123]), checksum_hex(IMAGE[30_123 : 123 + 54_097])]
     with pytest.raises(IntegrityError, match="were wanted"):
-        reader.read_checked([memoryview(bytearray(len(IMAGE)))], 1)
+        reader.read_checked([memoryview(bytearray(len(IMAGE)))], 1, len(IMAGE))
     reader.close()
 
 
@@ -116,7 +116,7 @@ def test_an_image_that_cannot_be_mapped_is_read_by_calls(
     reader = store.open(SHARD)
     memory = memoryview(bytearray(50_000))
 
-    assert reader.read_checked([memory], 5) is None
+    assert reader.read_checked([memory], 5, 50_000) is None
     reader.read_at([memory], 5)
 
     assert memory == IMAGE[5:50_005]

@@ -11,6 +11,7 @@ __all__ = ["STATE_STYLES", "States", "describe", "states_of"]
 
 STATE_STYLES = {
     "quarantined": Style.RED,
+    "damaged": Style.RED,
     "abandoned": Style.DIM,
     "suspect": Style.YELLOW,
     "pinned": Style.YELLOW,
@@ -30,6 +31,8 @@ def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
         words = []
         if checkpoint.quarantined:
             words.append("quarantined")
+        elif checkpoint.damaged:
+            words.append("damaged")
         if checkpoint.id not in live:
             words.append("abandoned")
         if checkpoint.suspect:

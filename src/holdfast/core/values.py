@@ -49,9 +49,16 @@ class Checkpoint(NamedTuple):
     """All its bytes were read back and matched their digests at least once."""
     quarantined: str = ""
     """Why it must not be used; empty for a good one."""
+    damaged: str = ""
+    """What `holdfast verify` found wrong with it, and has not found intact since; empty where it found nothing."""
     suspect: str = ""
     """Why its contents may be unhealthy, though they are intact: the loss was failing; empty for a healthy one."""
     forks: tuple[Fork, ...] = ()
     """Where its line left others behind, oldest first."""
     where: tuple[str, ...] = (DISK,)
     """The places that have it, fastest first."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether retention may count on it: nothing is known to be wrong with its bytes (I6)."""
+        return not self.quarantined and not self.damaged

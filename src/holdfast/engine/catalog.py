@@ -7,7 +7,7 @@ from holdfast.core.light_typing import NamedTuple
 from holdfast.core.limits import MAX_HEAD_BYTES
 from holdfast.core.names import MANIFEST_NAME, CheckpointId, parse_checkpoint_id
 from holdfast.core.values import Checkpoint
-from holdfast.engine.marks import PINNED, QUARANTINED, SUSPECT, VERIFIED, list_marks, read_reason
+from holdfast.engine.marks import DAMAGED, PINNED, QUARANTINED, SUSPECT, VERIFIED, list_marks, read_reason
 from holdfast.format.head import decode_head, split_head
 from holdfast.storage.store import Store
 
@@ -26,7 +26,7 @@ class Catalog(NamedTuple):
     """What is there."""
 
     checkpoints: list[Checkpoint]
-    """Everything that has a manifest (I1), damaged ones included: those bear a reason in `quarantined`."""
+    """Everything that has a manifest (I1), unusable ones included: those bear a reason in `quarantined`."""
     garbage: list[str]
     """Directories without a manifest: a save in progress, or what a crash or a removal left behind."""
 
@@ -56,14 +56,16 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
 
 
 def _with_marks(store: Store, checkpoint: Checkpoint, marks: dict[str, set[str]]) -> Checkpoint:
-    reason = checkpoint.quarantined
-    if not reason and checkpoint.id in marks[QUARANTINED]:
-        reason = read_reason(store, checkpoint.id, QUARANTINED)
+    def reason(kind: str) -> str:
+        return read_reason(store, checkpoint.id, kind) if checkpoint.id in marks[kind] else ""
+
     return checkpoint._replace(
         pinned=checkpoint.id in marks[PINNED],
-        verified=checkpoint.id in marks[VERIFIED],
-        quarantined=reason,
-        suspect=read_reason(store, checkpoint.id, SUSPECT) if checkpoint.id in marks[SUSPECT] else "",
+        # Of the two marks, the one that may be wrong without harm counts: a crash can leave both (I6).
+        verified=checkpoint.id in marks[VERIFIED] and checkpoint.id not in marks[DAMAGED],
+        quarantined=checkpoint.quarantined or reason(QUARANTINED),
+        damaged=reason(DAMAGED),
+        suspect=reason(SUSPECT),
     )
 
 

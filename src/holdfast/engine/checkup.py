@@ -35,17 +35,23 @@ def _writer(store: Store) -> Finding:
 
 
 def _checkpoints(store: Store, catalog: Catalog) -> Finding:
-    bad = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.quarantined]
-    found = f"{len(catalog.checkpoints)}, {len(bad)} of them quarantined"
+    bad = [checkpoint for checkpoint in catalog.checkpoints if not checkpoint.is_sound]
     if not bad:
         return Finding("checkpoints", OK, f"{len(catalog.checkpoints)}, none quarantined")
+    quarantined = sum(bool(checkpoint.quarantined) for checkpoint in bad)
+    counts = {"quarantined": quarantined, "found damaged": len(bad) - quarantined}
+    found = ", ".join([f"{len(catalog.checkpoints)}", *(f"{n} of them {what}" for what, n in counts.items() if n)])
     more = f"`holdfast verify {store.location} --all` says more, `holdfast rm {store.location} {bad[-1].id}` removes it"
-    advice = f"step {bad[-1].step}: {bad[-1].quarantined}; {more}"
+    advice = f"step {bad[-1].step}: {bad[-1].quarantined or bad[-1].damaged}; {more}"
     return Finding("checkpoints", WARN, found, advice)
 
 
 def _verified(store: Store, catalog: Catalog) -> Finding:
-    usable = [checkpoint for checkpoint in catalog.checkpoints if not checkpoint.quarantined]
+    usable = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.is_sound]
+    if catalog.checkpoints and not usable:
+        # I12: a restart raises, it does not begin anew.
+        advice = "a restart fails, unless one of them is found intact; a copy of the run (holdfast cp) may have some"
+        return Finding("verified", WARN, "none is left that is not damaged or quarantined", advice)
     count = sum(checkpoint.verified for checkpoint in usable)
     if usable and not count:
         advice = f"read them back once: holdfast verify {store.location} --all"

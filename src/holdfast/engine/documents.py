@@ -1,6 +1,7 @@
 """What people say of a checkpoint: metrics, notes, tags. Checked before anything is written."""
 
 import enum
+import logging
 import math
 import numbers
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,17 @@ from typing import SupportsFloat, cast
 from holdfast.core.errors import UsageError
 from holdfast.core.limits import MAX_METRICS, MAX_NOTE_CHARS, MAX_TAGS
 
-__all__ = ["check_count", "check_hyperparameters", "check_metrics", "check_note", "check_tags"]
+__all__ = [
+    "check_count",
+    "check_hyperparameters",
+    "check_kinds",
+    "check_metrics",
+    "check_note",
+    "check_tags",
+    "usable_metrics",
+]
+
+_log = logging.getLogger("holdfast")
 
 _MAX_WORD_CHARS = 100
 _MAX_DEPTH = 20
@@ -39,6 +50,21 @@ def check_metrics(metrics: Mapping[str, object] | None) -> dict[str, float]:
     if len(metrics) > MAX_METRICS:
         raise UsageError(f"{len(metrics)} metrics, the limit is {MAX_METRICS}")
     return {_word("metric name", name): _number(name, value) for name, value in metrics.items()}
+
+
+def check_kinds(metrics: Mapping[str, object]) -> None:
+    """Whether these can be metrics; without their values, which may still have to come from a device."""
+    for name, value in metrics.items():
+        _check_kind(name, value)
+
+
+def usable_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
+    """Those of the end, which nobody may have looked at; none where they make no sense: the state counts more."""
+    try:
+        return check_metrics({name: value for name, value in metrics.items() if value is not None})
+    except UsageError as error:
+        _log.warning("the end is saved without its metrics: %s", error.message)
+        return {}
 
 
 def check_note(note: object) -> str:
@@ -99,13 +125,17 @@ def _encodable(what: str, text: str) -> str:
     return text
 
 
-def _number(name: object, value: object) -> float:
+def _check_kind(name: object, value: object) -> None:
     is_scalar = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
     if isinstance(value, bool | str | bytes) or not is_scalar or not hasattr(value, "__float__"):
         raise UsageError(
             f"metric {name!r} is {type(value).__name__}, expected a number",
             hint="a float, or an array or tensor of one number: loss.mean()",
         )
+
+
+def _number(name: object, value: object) -> float:
+    _check_kind(name, value)
     item = getattr(value, "item", None)  # of a tensor: no warning about gradients, and one transfer from a device
     try:
         return float(item() if callable(item) else cast(SupportsFloat, value))

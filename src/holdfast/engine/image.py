@@ -2,8 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
+from holdfast import native
 from holdfast.format.arrays import Carrier, bytes_view, copy_range
 from holdfast.format.checksum import checksum_hex
 from holdfast.format.moving import gather
@@ -44,6 +45,16 @@ class Image:
         self.copy(begin, end, out)
         # While it is in the cache that it was copied to.
         return checksum_hex(out)
+
+    def take_chunks(self, begin: int, end: int, out: memoryview, *, chunk_bytes: int) -> list[str]:
+        """The same for chunks of that size, of which the last may be shorter; the checksum of each."""
+        parts = self._parts(begin, end) if native.is_built() else None
+        sums = native.gather_chunks(out, parts, chunk_bytes) if parts is not None else None
+        if sums is not None:
+            return sums
+        # One of them is too short for that, or an array is strided: one by one.
+        edges = [*range(begin, end, chunk_bytes), end]
+        return [self.take(first, last, out[first - begin : last - begin]) for first, last in pairwise(edges)]
 
     def copy(self, begin: int, end: int, out: memoryview) -> None:
         """Put the bytes from begin to end into out; those of arrays that are left out are not touched."""

@@ -5,8 +5,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.core.errors import FencedError, HoldfastError, SaveFailedError, UsageError
 from holdfast.engine.pace import Pace
@@ -14,10 +15,26 @@ from holdfast.engine.pace_history import STOPPED
 from holdfast.engine.pacing import Look
 from holdfast.engine.updates import Updates
 
-__all__ = ["end_at_once", "end_in_step", "leave", "quit_at_once", "save_on_error", "stop"]
+if TYPE_CHECKING:
+    from threading import RLock  # a function, to Python itself
+
+__all__ = [
+    "LEAST_PATIENCE_S",
+    "end_at_once",
+    "end_in_step",
+    "leave",
+    "quit_at_once",
+    "save_on_error",
+    "stop",
+    "wait_for_lock",
+]
 
 _log = logging.getLogger("holdfast")
 
+LEAST_PATIENCE_S = 0.5
+"""For a look, a save, or a stop that is under way when the time is over."""
+# Somebody may not want to wait any more.
+_LOOK_S = 0.1
 _SAY_S = 1.0
 # Of a program that somebody interrupts, and who does not want to wait: 128 + SIGINT, as shells have it.
 _QUIT_STATUS = 130
@@ -122,6 +139,17 @@ def quit_at_once(step: int, pace: Pace) -> NoReturn:
         pace.wait_to_quit()
     finally:
         end_at_once(step, status=_QUIT_STATUS, why="asked to quit")
+
+
+def wait_for_lock(lock: "RLock", pace: Pace, *, is_restoring: bool) -> bool:
+    """At the end: a save is worth waiting for, and a step that ends now; whether it is held now."""
+    if pace.is_ending or is_restoring:  # which has nothing that could be lost
+        return lock.acquire(blocking=False)
+    end_s = time.monotonic() + max(LEAST_PATIENCE_S, pace.wait_s())
+    while not (is_held := lock.acquire(timeout=_LOOK_S)):
+        if time.monotonic() >= min(end_s, pace.quit_end_s):
+            break
+    return is_held
 
 
 def _save_last(save: Callable[..., object]) -> None:

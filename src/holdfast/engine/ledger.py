@@ -7,6 +7,7 @@ Batches that follow each other are one entry, about one an epoch and attempt. It
 samples, so that an audit can tell whether they were those that seed, epoch and position stand for.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -19,6 +20,8 @@ from holdfast.core.errors import FormatError, UsageError
 from holdfast.data.order import MAX_LENGTH, Indices
 
 __all__ = ["DIGEST_BYTES", "MAX_ENTRIES", "MAX_READ", "Entry", "Ledger", "entries_of"]
+
+_log = logging.getLogger("holdfast")
 
 MAX_ENTRIES = 2_000
 """Above, the oldest are forgotten: with epochs of a single batch, every save would take longer than the one before."""
@@ -149,6 +152,15 @@ class Ledger:
             ledger._closed.append(_to_plain(entry))
         ledger._forget()
         return ledger
+
+    @classmethod
+    def restored(cls, value: object) -> "Ledger":
+        """The same; one that begins anew where it is damaged: the state itself is sound (I7)."""
+        try:
+            return cls.from_plain(value)
+        except FormatError as error:
+            _log.warning("the ledger begins anew: %s", error.message)
+            return cls.from_plain(None)
 
     def _begin(self, fresh: "_Open") -> "_Open":
         fresh.check()

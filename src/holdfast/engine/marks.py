@@ -9,6 +9,7 @@ from holdfast.core.names import MARKS_DIR, parse_checkpoint_id
 from holdfast.storage.store import Store
 
 __all__ = [
+    "DAMAGED",
     "PINNED",
     "QUARANTINED",
     "SUSPECT",
@@ -20,11 +21,12 @@ __all__ = [
     "set_mark",
 ]
 
+DAMAGED = "damaged"
 PINNED = "pinned"
 QUARANTINED = "quarantined"
 SUSPECT = "suspect"
 VERIFIED = "verified"
-_KINDS = (PINNED, QUARANTINED, SUSPECT, VERIFIED)
+_KINDS = (DAMAGED, PINNED, QUARANTINED, SUSPECT, VERIFIED)
 
 
 def set_mark(store: Store, checkpoint_id: str, kind: str, *, reason: str, clock: Clock) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
@@ -18,14 +18,21 @@ _SMALL_BYTES = 128 << 20
 
 
 def examine_memory(run_id: str | None, root: Path | None = None) -> Iterator[Finding]:
-    """What snapshots in memory have to live on, and a line for each arena. The run is the one that is asked about."""
+    """What snapshots in memory have to live on, and who has some of it: a line for each arena.
+
+    Of a run that is asked about, its own come first; all others are one line, or two where some can go.
+    """
     root = DEFAULT_ROOT if root is None else root
-    yield _room(root)
     try:
-        for arena in find_arenas(None, root):
-            yield _arena(arena, run_id)
+        arenas, problem = list(find_arenas(None, root)), None
     except HoldfastError as error:
-        yield Finding("arenas", WARN, error.message, error.hint)
+        arenas, problem = [], Finding("arenas", WARN, error.message, error.hint)
+    yield from (_arena(arena, run_id) for arena in arenas if arena.run_id == run_id)
+    yield _room(root)
+    others = [arena for arena in arenas if arena.run_id != run_id]
+    yield from (_arena(arena, run_id) for arena in others) if run_id is None else _others(others)
+    if problem is not None:
+        yield problem
 
 
 def _room(root: Path) -> Finding:
@@ -49,13 +56,37 @@ def _arena(arena: FoundArena, run_id: str | None) -> Finding:
     text = f"{_amount(_size_bytes(arena.path))} of {arena.run} ({owner}, {'alive' if arena.alive else 'ended'})"
     if arena.alive:
         return Finding("arena", OK, text)
-    remove = f"rm -r {shlex.quote(str(arena.path))}"
+    remove = _removal([arena])
     if arena.run_id == run_id:
         return Finding("arena", OK, text, f"the next start restores from it and gives it back; to drop it: {remove}")
-    if os.path.isdir(arena.run):
+    if not _is_orphan(arena):
         advice = f"the next start of that run restores from it; to drop it: {remove}"
         return Finding("arena", OK, text, advice)
     return Finding("arena", WARN, text, f"that run is not there any more: {remove}")
+
+
+def _others(arenas: Sequence[FoundArena]) -> Iterator[Finding]:
+    kept = [arena for arena in arenas if not _is_orphan(arena)]
+    left = [arena for arena in arenas if _is_orphan(arena)]
+    if kept:
+        advice = "`holdfast doctor DIR`, of a directory that is no run, lists them"
+        yield Finding("other arenas", OK, f"{_sum(kept)} of other runs", advice)
+    if left:
+        advice = f"nobody will restart from it: {_removal(left)}"
+        yield Finding("other arenas", WARN, f"{_sum(left)} of runs that are gone", advice)
+
+
+def _sum(arenas: Sequence[FoundArena]) -> str:
+    total_bytes = sum(_size_bytes(arena.path) for arena in arenas)
+    return f"{_amount(total_bytes)} in {len(arenas)}" if len(arenas) > 1 else _amount(total_bytes)
+
+
+def _is_orphan(arena: FoundArena) -> bool:
+    return not arena.alive and not os.path.isdir(arena.run)
+
+
+def _removal(arenas: Sequence[FoundArena]) -> str:
+    return f"rm -r {shlex.join(str(arena.path) for arena in arenas)}"
 
 
 def _size_bytes(path: Path) -> int:

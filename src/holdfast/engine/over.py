@@ -73,6 +73,20 @@ class Loop:
             raise _no_batch(name, data)
         return self._batches(_Running(name, data), epochs)
 
+    def step_of(self, steps: int) -> int:
+        """The step that a save belongs to whose program leaves the counting to `step()`. UsageError where none does."""
+        if self.open:
+            raise UsageError(
+                f"save() in the middle of a step: it has its batch, and step() has counted {steps} before it",
+                hint="call save() after step(), or give the number: save(step=...)",
+            )
+        if not steps and self._running is None:
+            raise UsageError(
+                "save() was not told which step this is, and nobody has counted: step() was not called",
+                hint="give the number, save(step=...), or call step() at the end of each step",
+            )
+        return steps
+
     @contextmanager
     def put_back(self) -> Iterator[bool]:
         """While it is open, position and random state are those of the last step.

@@ -63,7 +63,7 @@ def remove_planned(
     doomed = [verdict.id for verdict in verdicts if not verdict.keep]
     if not doomed:
         return Pruned([], 0)
-    kept = [by_id[verdict.id] for verdict in verdicts if verdict.keep and not by_id[verdict.id].quarantined]
+    kept = [by_id[verdict.id] for verdict in verdicts if verdict.keep and by_id[verdict.id].is_sound]
     if not _one_is_complete(store, run_id, kept):
         _log.warning("%s: nothing was pruned, because no checkpoint that would stay is complete (I6)", store.location)
         return Pruned([], 0)

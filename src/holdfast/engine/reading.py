@@ -22,12 +22,14 @@ __all__ = ["Progress", "read_leaves", "verify_shard"]
 Progress = Callable[[int], None]
 """Called with the number of bytes done since the last call, possibly from several threads."""
 
-_Use = Callable[[Reader, int, int, memoryview], None]
-"""Reads and uses a chunk: the shard, its number, where it begins, and memory of its size."""
+_Use = Callable[[Reader, range, memoryview], None]
+"""Reads and uses chunks that lie one after the other: the shard, their numbers, and memory of their size."""
 
 
 # More pieces of a chunk than this are read into one buffer and copied from there.
 _MOST_PIECES = 16
+# Each thread gets chunks so often, at least: then all of them end at about the same time.
+_LEAST_TURNS = 4
 
 
 class _Target(NamedTuple):
@@ -82,8 +84,9 @@ def verify_shard(
     """The numbers of the chunks that differ from a digest or checksum; IntegrityError where the size does."""
     damaged: list[int] = []
 
-    def check(reader: Reader, index: int, begin: int, data: memoryview) -> None:
-        reader.read_at([data], begin)
+    def check(reader: Reader, run: range, data: memoryview) -> None:
+        (index,) = run
+        reader.read_at([data], index * shard.chunk_bytes)
         if checksum_hex(data) != shard.xxh3[index] or digest_hex(data) != shard.blake3[index]:
             damaged.append(index)
 
@@ -117,12 +120,33 @@ def _read_shard(
             pieces.append(_Piece(first if first > begin else begin, last if last < end else end, target))
         return pieces
 
-    def read(reader: Reader, index: int, begin: int, data: memoryview) -> None:
+    def check(index: int, checksum: str) -> None:
+        if checksum != shard.xxh3[index]:
+            raise IntegrityError(
+                f"{shard.name} of {checkpoint_id}: chunk {index} differs from its checksum",
+                hint="holdfast verify says which leaves it touches",
+            )
+
+    def read_checked(reader: Reader, run: range, places: list[memoryview] | None) -> bool:
+        if places is None or not reader.is_cached():
+            return False
+        checksums = reader.read_checked(places, run.start * shard.chunk_bytes, shard.chunk_bytes)
+        if checksums is None:
+            return False
+        for index, checksum in zip(run, checksums, strict=True):
+            check(index, checksum)
+        return True
+
+    def read_chunk(reader: Reader, index: int, data: memoryview) -> None:
+        begin = index * shard.chunk_bytes
         pieces = pieces_of(begin, begin + len(data))
-        places = _places(pieces, begin, data)
+        places = _places(pieces, begin, data, _MOST_PIECES)
+        if read_checked(reader, range(index, index + 1), places):
+            return
         left: Sequence[_Piece] = ()
         if places is not None and reader.is_cached():
-            checksum = _read(reader, places, begin)
+            reader.read_at(places, begin)
+            checksum = checksum_of_parts(places)
         else:
             reader.read_at([data], begin)
             if places is not None and len(places) == len(pieces):
@@ -130,35 +154,31 @@ def _read_shard(
                 checksum = scatter(data, places)
             else:
                 checksum, left = checksum_hex(data), pieces
-        if checksum != shard.xxh3[index]:
-            raise IntegrityError(
-                f"{shard.name} of {checkpoint_id}: chunk {index} differs from its checksum",
-                hint="holdfast verify says which leaves it touches",
-            )
+        check(index, checksum)
         for first, last, target in left:
             scatter_range(target.carrier, first - target.begin, data[first - begin : last - begin])
 
+    def read(reader: Reader, run: range, data: memoryview) -> None:
+        if len(run) > 1:
+            begin = run.start * shard.chunk_bytes
+            places = _places(pieces_of(begin, begin + len(data)), begin, data, _MOST_PIECES * len(run))
+            if read_checked(reader, run, places):
+                return
+        for index, at in zip(run, range(0, len(data), shard.chunk_bytes), strict=True):
+            read_chunk(reader, index, data[at : at + shard.chunk_bytes])
+
     wanted = _chunks_of(targets, shard.chunk_bytes)
-    _each_chunk(store, checkpoint_id, shard, wanted, read, pool=pool, workers=workers, progress=progress)
+    _each_chunk(store, checkpoint_id, shard, wanted, read, pool=pool, workers=workers, progress=progress, at_once=True)
 
 
-def _read(reader: Reader, parts: Sequence[memoryview], begin: int) -> str:
-    """Fill the parts; the checksum of what is in them then."""
-    checksum = reader.read_checked(parts, begin)
-    if checksum is None:
-        reader.read_at(parts, begin)
-        checksum = checksum_of_parts(parts)
-    return checksum
-
-
-def _places(pieces: Sequence[_Piece], begin: int, data: memoryview) -> list[memoryview] | None:
-    """Where the chunk's bytes go, in order: the program's memory, and ours for what it does not want.
+def _places(pieces: Sequence[_Piece], begin: int, data: memoryview, most: int) -> list[memoryview] | None:
+    """Where the bytes go, in order: the program's memory, and ours for what it does not want.
 
     None where they must be read into our memory and copied: strided, wanted twice, or in so many pieces that this is
     faster. All else is moved once, and checked meanwhile. A restore that finds damage there does not return: it fills
     all of it again from an older checkpoint, or raises.
     """
-    if len(pieces) > _MOST_PIECES:
+    if len(pieces) > most:
         return None
     parts, at = [], begin
     for first, last, target in pieces:
@@ -193,7 +213,9 @@ def _each_chunk(
     pool: BlockPool,
     workers: int,
     progress: Progress | None,
+    at_once: bool = False,
 ) -> None:
+    """`at_once`: several chunks that lie one after the other are used by one call, where they are in memory."""
     reader = store.open(f"{checkpoint_id}/{shard.name}")
     try:
         if reader.size_bytes != shard.size_bytes:
@@ -205,32 +227,51 @@ def _each_chunk(
         # Copying from memory takes a core; waiting for a disk does not.
         if workers > 1:
             workers = -(-workers // 2) if reader.is_cached() else 2 * workers
-        _read_chunks(reader, shard, chunks, use, pool=pool, workers=workers, progress=progress)
+        most = -(-len(chunks) // (_LEAST_TURNS * workers)) if at_once and reader.is_cached() else 1
+        most = max(1, min(most, pool.size_bytes // shard.chunk_bytes))
+        runs = _runs(chunks, most, shard.size_bytes // shard.chunk_bytes)
+        _read_runs(reader, shard, runs, use, pool=pool, workers=workers, progress=progress)
     finally:
         reader.close()
 
 
-def _read_chunks(
+def _runs(chunks: Sequence[int], most: int, whole: int) -> list[range]:
+    """Those that lie one after the other, at most so many of them. What follows the `whole` ones is alone: it is short,
+    and may have to be read another way.
+    """
+    runs: list[range] = []
+    for index in chunks:
+        last = runs[-1] if runs else range(0)
+        if index == last.stop and 0 < len(last) < most and index < whole:
+            runs[-1] = range(last.start, index + 1)
+        else:
+            runs.append(range(index, index + 1))
+    return runs
+
+
+def _read_runs(
     reader: Reader,
     shard: ShardRecord,
-    chunks: Sequence[int],
+    runs: Sequence[range],
     use: _Use,
     *,
     pool: BlockPool,
     workers: int,
     progress: Progress | None,
 ) -> None:
+    longest_bytes = max(map(len, runs), default=1) * shard.chunk_bytes
+
     def read(next_index: Callable[[], int | None]) -> None:
         with pool.block() as block:
             # One place after the other: into memory that the processor has in its caches, because it has just looked at
             # it, some disks read at half their speed (decision 31).
-            places = cycle(range(0, len(block) - shard.chunk_bytes + 1, shard.chunk_bytes))
+            places = cycle(range(0, len(block) - longest_bytes + 1, longest_bytes))
             while (position := next_index()) is not None:
-                index, place = chunks[position], next(places)
-                begin = index * shard.chunk_bytes
-                data = block[place : place + min(shard.chunk_bytes, shard.size_bytes - begin)]
-                use(reader, index, begin, data)
+                run, place = runs[position], next(places)
+                size_bytes = min(run.stop * shard.chunk_bytes, shard.size_bytes) - run.start * shard.chunk_bytes
+                data = block[place : place + size_bytes]
+                use(reader, run, data)
                 if progress is not None:
                     progress(len(data))
 
-    run_workers(read, len(chunks), workers)
+    run_workers(read, len(runs), workers)

@@ -23,7 +23,7 @@ from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.identity import check_run
 from holdfast.engine.journal import Event, read_events
 from holdfast.engine.loading import Fillable, Source, fill, leaf_infos, read_manifest
-from holdfast.engine.marks import QUARANTINED, VERIFIED, set_mark
+from holdfast.engine.marks import DAMAGED, QUARANTINED, VERIFIED, clear_mark, set_mark
 from holdfast.engine.provenance import Drift, Provenance, compare_provenance
 from holdfast.engine.randomness import restore_random
 from holdfast.engine.session import Session
@@ -150,7 +150,7 @@ def restore_session(
         if left:
             _log.warning("the random state of %s is in the checkpoint, but cannot be restored here", ", ".join(left))
         if where == DISK and not checkpoint.verified and _covers_everything(body, plan, random_plan):
-            _mark(session, checkpoint, VERIFIED, "restored")
+            _note_verified(session, checkpoint)
         drift = _drift(manifest, provenance(), hyperparameters)
         skipped = [*plan.skipped, *(f"the random state of {name}: not restored" for name in left)]
         return Loaded(checkpoint, drift, skipped, value, where, body.ledger)
@@ -330,6 +330,15 @@ def _covers_everything(body: Body, *plans: Fillable | None) -> bool:
     """Whether every leaf with bytes was read, and so every byte of the data checked."""
     read = {destination.leaf for plan in plans if plan is not None for destination in plan.destinations}
     return all(index in read or leaf.begin == leaf.end for index, leaf in enumerate(body.leaves))
+
+
+def _note_verified(session: Session, checkpoint: Checkpoint) -> None:
+    _mark(session, checkpoint, VERIFIED, "restored")
+    if checkpoint.damaged:
+        try:
+            clear_mark(session.store, checkpoint.id, DAMAGED)
+        except HoldfastError as error:
+            _log.warning("%s is intact, but stays marked as damaged: %s", checkpoint.id, error.message)
 
 
 def _quarantine(session: Session, checkpoint: Checkpoint, reason: str) -> None:

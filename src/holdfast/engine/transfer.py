@@ -1,6 +1,6 @@
 """Copies of checkpoints: byte-identical files, verified at both ends, manifest last (I2), nothing overwritten."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
@@ -13,7 +13,17 @@ from holdfast.engine.commit import LOCK_DEADLINE_S, check_shards
 from holdfast.engine.holders import is_being_written, latest_holder
 from holdfast.engine.identity import identify
 from holdfast.engine.loading import Source
-from holdfast.engine.marks import PINNED, SUSPECT, VERIFIED, read_reason, set_mark
+from holdfast.engine.marks import (
+    DAMAGED,
+    PINNED,
+    QUARANTINED,
+    SUSPECT,
+    VERIFIED,
+    clear_mark,
+    list_marks,
+    read_reason,
+    set_mark,
+)
 from holdfast.engine.pruning import is_complete
 from holdfast.engine.reading import Progress, verify_shard
 from holdfast.format.head import digest_hex
@@ -41,9 +51,10 @@ def copy_checkpoints(source: Source, target: Store, checkpoints: Sequence[Checkp
     _found_copy(source, target)
     _copy_attempts(source.store, target, max((checkpoint.attempt for checkpoint in checkpoints), default=0))
     done = Copied([], [], [], 0)
+    marks = list_marks(target)
     for checkpoint in checkpoints:
         try:
-            size_bytes = _copy_one(source, target, checkpoint, clock)
+            size_bytes = _copy_one(source, target, checkpoint, clock, damaged=marks[DAMAGED] | marks[QUARANTINED])
         except BlobMissingError:
             if _has_manifest(source.store, checkpoint.id):
                 raise
@@ -101,14 +112,14 @@ def _copy_attempts(source: Store, target: Store, newest: int) -> None:
             )
 
 
-def _copy_one(source: Source, target: Store, checkpoint: Checkpoint, clock: Clock) -> int | None:
+def _copy_one(source: Source, target: Store, checkpoint: Checkpoint, clock: Clock, *, damaged: Set[str]) -> int | None:
     """How many bytes were copied; None where the checkpoint was there already."""
     key = f"{checkpoint.id}/{MANIFEST_NAME}"
     manifest = source.store.read(key, MAX_MANIFEST_BYTES)
     body = decode_manifest(manifest, where=key, checkpoint_id=checkpoint.id, run_id=source.run_id).body
     size_bytes = sum(shard.size_bytes for shard in body.shards)
     if _has_manifest(target, checkpoint.id):
-        _check_present(source, target, checkpoint.id, manifest)
+        _check_present(source, target, checkpoint.id, manifest, damaged)
         _advance(source.progress, 2 * size_bytes)
         return None
     present = {entry.name for entry in target.list(checkpoint.id)}
@@ -123,6 +134,8 @@ def _copy_one(source: Source, target: Store, checkpoint: Checkpoint, clock: Cloc
     with target.exclusive(LOCK_DEADLINE_S):
         _check_undisturbed(target, checkpoint.id, body)
         target.publish(key, manifest, make_group=False)
+    for kind in (DAMAGED, QUARANTINED):  # of a copy that was there before, and was removed by hand
+        clear_mark(target, checkpoint.id, kind)
     set_mark(target, checkpoint.id, VERIFIED, reason=f"copied from {source.store.location}", clock=clock)
     if checkpoint.pinned:
         set_mark(target, checkpoint.id, PINNED, reason=read_reason(source.store, checkpoint.id, PINNED), clock=clock)
@@ -196,11 +209,13 @@ def _copy_chunks(reader: Reader, writer: Writer, shard: ShardRecord, source: Sou
     run_in_order(read, write, len(shard.blake3), pool=pool, workers=source.workers)
 
 
-def _check_present(source: Source, target: Store, checkpoint_id: str, manifest: bytes) -> None:
+def _check_present(source: Source, target: Store, checkpoint_id: str, manifest: bytes, damaged: Set[str]) -> None:
     there = target.read(f"{checkpoint_id}/{MANIFEST_NAME}", MAX_MANIFEST_BYTES)
-    if there != manifest or not is_complete(target, source.run_id, checkpoint_id):
+    is_whole = there == manifest and is_complete(target, source.run_id, checkpoint_id)
+    if not is_whole or checkpoint_id in damaged:
+        found = "was found damaged" if is_whole else "is not a complete copy"
         raise IntegrityError(
-            f"{target.location}/{checkpoint_id} is there already, but is not a complete copy",
+            f"{target.location}/{checkpoint_id} is there already, but {found}",
             hint=f"holdfast verify {target.location} {checkpoint_id}; holdfast rm removes it",
         )
 

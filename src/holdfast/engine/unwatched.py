@@ -2,16 +2,31 @@
 
 # ruff: noqa: ARG002  the names are those of the witness
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
+from typing import TYPE_CHECKING
 
+from holdfast.engine.evidence import PLAN_VARIABLE
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.format.encode import Encoded
 
-__all__ = ["Unwatched"]
+if TYPE_CHECKING:
+    from holdfast.engine.witness import Witness
+
+__all__ = ["Unwatched", "witness_or_nobody"]
 
 Encode = Callable[[], Encoded]
+
+
+def witness_or_nobody() -> "Witness | Unwatched":
+    """Who watches this program: the witness of the proof that has started it, or nobody."""
+    if PLAN_VARIABLE not in os.environ:
+        return Unwatched()
+    from holdfast.engine.witness import find_witness  # which nobody else needs
+
+    return find_witness() or Unwatched()
 
 
 class Unwatched:

@@ -1,5 +1,6 @@
 """Verification: read every byte of a checkpoint, and say exactly what is damaged."""
 
+import errno
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ class Damage(NamedTuple):
     what: str
     leaves: tuple[str, ...]
     """The arrays that have bytes there."""
+    is_unread: bool = False
+    """It may be intact: no right to read it, a server that is away, no descriptor left. Not a fault of the device."""
 
     def __str__(self) -> str:
         place = self.file if self.chunk is None else f"{self.file}, chunk {self.chunk}"
@@ -41,6 +44,11 @@ class Verification(NamedTuple):
         return not self.damage
 
     @property
+    def is_unread(self) -> bool:
+        """Whether nothing is known to be wrong with it, and some of it could not be read."""
+        return bool(self.damage) and all(one.is_unread for one in self.damage)
+
+    @property
     def reason(self) -> str:
         """The damage in one line, for a mark."""
         more = f" and {len(self.damage) - 1} more" if len(self.damage) > 1 else ""
@@ -56,7 +64,7 @@ def verify_checkpoint(source: Source, checkpoint: Checkpoint) -> Verification:
     except FormatVersionError:
         raise
     except (FormatError, StorageError) as error:
-        return Verification(checkpoint, (Damage(MANIFEST_NAME, None, _bare(error.message, checkpoint.id), ()),), 0)
+        return Verification(checkpoint, (_damage(MANIFEST_NAME, error, checkpoint.id, ()),), 0)
     damage: list[Damage] = []
     for index, shard in enumerate(body.shards):
         damage += _verify_shard(source, checkpoint.id, body, index, shard)
@@ -87,7 +95,7 @@ def _verify_shard(source: Source, checkpoint_id: str, body: Body, index: int, sh
     except BlobMissingError:
         return [Damage(shard.name, None, "is missing", everything)]
     except (FormatError, StorageError) as error:
-        return [Damage(shard.name, None, _bare(error.message, checkpoint_id), everything)]
+        return [_damage(shard.name, error, checkpoint_id, everything)]
     found = []
     for chunk in chunks:
         begin = chunk * shard.chunk_bytes
@@ -97,9 +105,12 @@ def _verify_shard(source: Source, checkpoint_id: str, body: Body, index: int, sh
     return found
 
 
-def _bare(message: str, checkpoint_id: str) -> str:
-    """The message without the place that is said before it anyway."""
-    return message.removeprefix(f"{checkpoint_id}/{MANIFEST_NAME}: ")
+def _damage(file: str, error: FormatError | StorageError, checkpoint_id: str, leaves: tuple[str, ...]) -> Damage:
+    """That of a file that could not be read to its end."""
+    is_unread = isinstance(error, StorageError) and error.errno != errno.EIO
+    # Without the place that is said before it anyway.
+    what = error.message.removeprefix(f"{checkpoint_id}/{MANIFEST_NAME}: ")
+    return Damage(file, None, what, leaves, is_unread)
 
 
 def _is_gone(source: Source, checkpoint_id: str) -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-__all__ = ["gather", "is_built", "open_starts", "scatter"]
+__all__ = ["gather", "gather_chunks", "is_built", "open_starts", "scatter", "scatter_chunks"]
 
 # Shorter ones are soon looked at again, and XXH3 takes another way for some of them.
 _LEAST_BYTES = 16 << 10
@@ -52,16 +52,39 @@ def gather(target: memoryview, parts: Sequence[memoryview], *, kept: bool = Fals
     return checksum
 
 
+def gather_chunks(target: memoryview, parts: Sequence[memoryview], chunk_bytes: int) -> list[str] | None:
+    """Put the parts, one after the other, into the target, which they fill, past the caches; each chunk's XXH3-128.
+
+    One call, because a thread that comes back from each chunk waits for the interpreter's lock as often. None where
+    that cannot be done.
+    """
+    built = _part("_streams")
+    last_bytes = target.nbytes % chunk_bytes or chunk_bytes
+    if built is None or min(chunk_bytes, last_bytes) < _LEAST_BYTES:
+        return None
+    checksums: list[str] = built.gather_chunks(target, parts, chunk_bytes)
+    return checksums
+
+
 def scatter(source: memoryview, parts: Sequence[memoryview]) -> str | None:
     """Put the source, which may be a mapped file, into the parts; the XXH3-128 of what is in them then.
 
     None where that cannot be done this way, or some of the source cannot be read; then the parts hold anything.
     """
+    checksums = scatter_chunks(source, parts, source.nbytes)
+    return None if checksums is None else checksums[0]
+
+
+def scatter_chunks(source: memoryview, parts: Sequence[memoryview], chunk_bytes: int) -> list[str] | None:
+    """The same for a source of several chunks, of which the last may be shorter: the XXH3-128 of each.
+
+    One call for many: with a call each, threads wait for the interpreter's lock a thousand times a second.
+    """
     built = _part("_streams")
-    if built is None or source.nbytes < _LEAST_BYTES:
+    if built is None or min(chunk_bytes, (source.nbytes - 1) % chunk_bytes + 1 if source.nbytes else 0) < _LEAST_BYTES:
         return None
-    checksum: str | None = built.scatter(source, parts)
-    return checksum
+    checksums: list[str] | None = built.scatter(source, parts, chunk_bytes)
+    return checksums
 
 
 def open_starts(

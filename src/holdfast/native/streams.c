@@ -1,4 +1,4 @@
-/* Moves a chunk past the processor's caches, and takes its XXH3-128 from the very registers that are stored.
+/* Moves chunks past the processor's caches, and takes the XXH3-128 of each from the very registers that are stored.
 
    An ordinary copy reads the memory that it is about to overwrite. A chunk of a checkpoint is not looked at again soon,
    so it is stored around the caches: that halves the time of a capture, and leaves the caches to the training. The
@@ -28,6 +28,7 @@ enum {
     STRIPES_IN_BLOCK = 16, /* (192 - 64) / 8 */
     SECRET = 192,
     SHORTEST = 241,
+    DIGITS = 32,
     BOUNCE = 4096,    /* stays in the first cache */
     AHEAD = 1024,     /* how far before its use memory is asked for */
     LEAST_STREAMED = 256,
@@ -171,10 +172,11 @@ FAST static void store(uint8_t *into, __m256i low, __m256i high, int streamed)
     }
 }
 
-FAST static void gather(uint8_t *target, size_t size, const Part *parts, int is_kept, char *digits)
+/* The next chunk; `source_at` is where the one after it begins then. */
+FAST static void gather(uint8_t *target, size_t size, Cursor *source_at, int is_kept, char *digits)
 {
     Sum sum = begun();
-    Cursor from = {parts, 0};
+    Cursor from = *source_at;
     uint8_t tail[2 * STRIPE];
     const int streamed = !is_kept && (uintptr_t)target % LINE == 0;
     size_t done = 0;
@@ -204,6 +206,7 @@ FAST static void gather(uint8_t *target, size_t size, const Part *parts, int is_
     memcpy(target + done, tail, size - done);
     add_stripe(&sum, at(tail), at(tail + 32));
     finished(sum, tail + (size - done) - STRIPE, size, digits);
+    *source_at = from;
     _mm_sfence();
 }
 
@@ -253,10 +256,9 @@ static size_t put(Cursor *into, const uint8_t *source, size_t size, int is_end)
 }
 
 /* Every byte of the source is read once: what is checked is what is stored, whatever others do to the source. */
-FAST static void scatter(const uint8_t *source, size_t size, const Part *parts, char *digits)
+FAST static void scatter(const uint8_t *source, size_t size, Cursor *into, char *digits)
 {
     Sum sum = begun();
-    Cursor into = {parts, 0};
     uint8_t bounce[LINE + BOUNCE + 2 * STRIPE] __attribute__((aligned(64)));
     size_t done = 0, held = 0;
     const size_t body = body_of(size);
@@ -270,7 +272,7 @@ FAST static void scatter(const uint8_t *source, size_t size, const Part *parts, 
         }
         done += count;
         count += held;
-        size_t taken = put(&into, bounce, count, 0);
+        size_t taken = put(into, bounce, count, 0);
         held = count - taken;
         memmove(bounce, bounce + taken, held);
     }
@@ -278,7 +280,7 @@ FAST static void scatter(const uint8_t *source, size_t size, const Part *parts, 
     memcpy(bounce + held, source + done, rest);
     add_stripe(&sum, at(bounce + held), at(bounce + held + 32));
     finished(sum, bounce + held + rest - STRIPE, size, digits);
-    put(&into, bounce, held + rest, 1);
+    put(into, bounce, held + rest, 1);
     _mm_sfence();
 }
 
@@ -338,16 +340,18 @@ static void unguard(void)
         sigaction(SIGBUS, &action_before, NULL);
 }
 
-/* Whether the whole source could be read. */
-static int scatter_guarded(const uint8_t *source, size_t size, const Part *parts, char *digits)
+/* Chunk after chunk, the last one may be shorter; whether the whole source could be read. */
+static int scatter_guarded(const uint8_t *source, size_t size, size_t chunk, const Part *parts, char *digits)
 {
     Landing here = {.begin = source, .end = source + size};
+    Cursor into = {parts, 0};
     if (sigsetjmp(here.back, 0)) {
         landing = NULL;
         return 0;
     }
     landing = &here;
-    scatter(source, size, parts, digits);
+    for (size_t done = 0; done < size; done += chunk)
+        scatter(source + done, size - done < chunk ? size - done : chunk, &into, digits + done / chunk * DIGITS);
     landing = NULL;
     return 1;
 }
@@ -420,49 +424,102 @@ static PyObject *py_gather(PyObject *self, PyObject *arguments)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    gather(target.buf, (size_t)target.len, parts.parts, is_kept, digits);
+    Cursor from = {parts.parts, 0};
+    gather(target.buf, (size_t)target.len, &from, is_kept, digits);
     Py_END_ALLOW_THREADS
     release(&parts);
     PyBuffer_Release(&target);
     return PyUnicode_FromStringAndSize(digits, sizeof digits);
 }
 
+static PyObject *list_of_sums(const char *digits, Py_ssize_t count)
+{
+    PyObject *sums = PyList_New(count);
+    for (Py_ssize_t i = 0; sums && i < count; i++) {
+        PyObject *sum = PyUnicode_FromStringAndSize(digits + DIGITS * i, DIGITS);
+        if (!sum || PyList_SetItem(sums, i, sum) < 0)
+            Py_CLEAR(sums);
+    }
+    return sums;
+}
+
+static PyObject *py_gather_chunks(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    Py_buffer target;
+    PyObject *sequence, *sums = NULL;
+    Parts parts;
+    Py_ssize_t chunk_size;
+    if (!PyArg_ParseTuple(arguments, "w*On", &target, &sequence, &chunk_size))
+        return NULL;
+    if (chunk_size < SHORTEST || (target.len % chunk_size && target.len % chunk_size < SHORTEST)) {
+        PyErr_Format(PyExc_ValueError, "chunks of %zd bytes, %zd in all: one is too short", chunk_size, target.len);
+        PyBuffer_Release(&target);
+        return NULL;
+    }
+    const Py_ssize_t count = target.len / chunk_size + (target.len % chunk_size != 0);
+    char *digits = PyMem_Calloc(count + 1, DIGITS);
+    if (!digits)
+        PyErr_NoMemory();
+    else if (acquire(sequence, PyBUF_SIMPLE, target.len, &parts)) {
+        Py_BEGIN_ALLOW_THREADS
+        Cursor from = {parts.parts, 0};
+        for (Py_ssize_t i = 0; i < count; i++) {
+            const Py_ssize_t done = i * chunk_size, left = target.len - done;
+            gather((uint8_t *)target.buf + done, (size_t)(left < chunk_size ? left : chunk_size), &from, 0,
+                   digits + DIGITS * i);
+        }
+        Py_END_ALLOW_THREADS
+        release(&parts);
+        sums = list_of_sums(digits, count);
+    }
+    PyMem_Free(digits);
+    PyBuffer_Release(&target);
+    return sums;
+}
+
 static PyObject *py_scatter(PyObject *self, PyObject *arguments)
 {
     (void)self;
     Py_buffer source;
-    PyObject *sequence;
+    PyObject *sequence, *sums = NULL;
     Parts parts;
-    char digits[32];
+    Py_ssize_t chunk;
     int whole;
-    if (!PyArg_ParseTuple(arguments, "y*O", &source, &sequence))
+    if (!PyArg_ParseTuple(arguments, "y*On", &source, &sequence, &chunk))
         return NULL;
-    if (source.len < SHORTEST) {
-        PyErr_Format(PyExc_ValueError, "a chunk of %zd bytes is too short", source.len);
+    const Py_ssize_t last = chunk > 0 && source.len ? (source.len - 1) % chunk + 1 : source.len;
+    const Py_ssize_t count = chunk > 0 ? (source.len - last) / chunk + 1 : 1;
+    if (chunk < SHORTEST || last < SHORTEST) {
+        PyErr_Format(PyExc_ValueError, "a chunk of %zd bytes is too short", chunk < SHORTEST ? chunk : last);
         PyBuffer_Release(&source);
         return NULL;
     }
-    if (!acquire(sequence, PyBUF_WRITABLE, source.len, &parts)) {
-        PyBuffer_Release(&source);
-        return NULL;
+    char *digits = PyMem_Malloc(DIGITS * count);
+    if (!digits)
+        PyErr_NoMemory();
+    else if (acquire(sequence, PyBUF_WRITABLE, source.len, &parts)) {
+        guard();
+        Py_BEGIN_ALLOW_THREADS
+        whole = scatter_guarded(source.buf, (size_t)source.len, (size_t)chunk, parts.parts, digits);
+        Py_END_ALLOW_THREADS
+        unguard();
+        release(&parts);
+        sums = whole ? list_of_sums(digits, count) : Py_NewRef(Py_None);
     }
-    guard();
-    Py_BEGIN_ALLOW_THREADS
-    whole = scatter_guarded(source.buf, (size_t)source.len, parts.parts, digits);
-    Py_END_ALLOW_THREADS
-    unguard();
-    release(&parts);
+    PyMem_Free(digits);
     PyBuffer_Release(&source);
-    if (!whole)
-        Py_RETURN_NONE;
-    return PyUnicode_FromStringAndSize(digits, sizeof digits);
+    return sums;
 }
 
 static PyMethodDef methods[] = {
     {"gather", py_gather, METH_VARARGS,
      "Copy the parts, one after the other, into the target, and into the caches if it is to be kept there; its XXH3-128."},
+    {"gather_chunks", py_gather_chunks, METH_VARARGS,
+     "Copy the parts, one after the other, into the target, past the caches; the XXH3-128 of each chunk of that size in it."},
     {"scatter", py_scatter, METH_VARARGS,
-     "Copy the source into the parts, one after the other; its XXH3-128, or None where some of it cannot be read."},
+     "Copy the source into the parts, one after the other; the XXH3-128 of each of its chunks of that size, or None where "
+     "some of it cannot be read."},
     {NULL, NULL, 0, NULL},
 };
 

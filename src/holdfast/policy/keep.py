@@ -79,7 +79,7 @@ def keep(
 
     `last`, `every_steps` and `every_epochs` (the first at or after each multiple) count the live line only; `best` (by
     a metric, the smallest or with mode="max" the largest) counts all branches; `for_days` spares whatever is younger.
-    `max_bytes` then gives up the oldest of these until the rest fits. Pinned and quarantined checkpoints, the newest,
+    `max_bytes` then gives up the oldest of these until the rest fits. Pinned and damaged checkpoints, the newest,
     the last verified and the last healthy one always stay; the newest of each abandoned branch stays unless `max_bytes`
     leaves no room.
     """
@@ -115,14 +115,14 @@ def decide(
 ) -> list[Verdict]:
     """One verdict for each checkpoint, oldest first. `live` is what `policy.lineage.live_line` says."""
     ordered = in_order(checkpoints)
-    line = [c for c in ordered if c.id in live and not c.quarantined]
-    left = [] if drop_abandoned else [c for c in ordered if c.id not in live and not c.quarantined]
+    line = [c for c in ordered if c.id in live and c.is_sound]
+    left = [] if drop_abandoned else [c for c in ordered if c.id not in live and c.is_sound]
 
     protected = _protected(ordered, live)
     ruled = _ruled(keep.rules, line, left, now_s)
     tips = dict.fromkeys(() if drop_abandoned else abandoned_tips(ordered, live), "newest of an abandoned branch")
-    # Quarantined data is not counted: it must not push good checkpoints out.
-    counted = [c for c in ordered if not c.quarantined and any(c.id in table for table in (protected, ruled, tips))]
+    # Damaged data is not counted: it must not push good checkpoints out.
+    counted = [c for c in ordered if c.is_sound and any(c.id in table for table in (protected, ruled, tips))]
     dropped = _over_limit(keep.max_bytes, counted, live, protected=protected.keys())
 
     verdicts = []
@@ -140,11 +140,13 @@ def decide(
 
 def _protected(ordered: list[Checkpoint], live: Set[CheckpointName]) -> dict[CheckpointName, str]:
     reasons: dict[CheckpointName, list[str]] = {}
-    usable = [c for c in ordered if not c.quarantined]
+    usable = [c for c in ordered if c.is_sound]
     line = [c for c in usable if c.id in live]
     for checkpoint in ordered:
         if checkpoint.quarantined:
             reasons.setdefault(checkpoint.id, []).append("quarantined: kept for inspection")
+        elif checkpoint.damaged:
+            reasons.setdefault(checkpoint.id, []).append("damaged: kept for inspection")
         if checkpoint.pinned:
             reasons.setdefault(checkpoint.id, []).append("pinned")
     # Where nothing on the live line is usable, an abandoned checkpoint is the last good one.
@@ -188,7 +190,7 @@ def _over_limit(
 def _unkept(checkpoint: Checkpoint, keep: Keep, live: Set[CheckpointName]) -> str:
     if checkpoint.id not in live:
         return "abandoned: a rollback left it behind"
-    return "not kept by any rule: " + ", ".join(dict.fromkeys(rule.missed() for rule in keep.rules))
+    return ", ".join(dict.fromkeys(rule.missed() for rule in keep.rules))
 
 
 @dataclass(frozen=True)

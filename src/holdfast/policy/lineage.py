@@ -74,7 +74,7 @@ def branches(
 
 def abandoned_tips(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName]) -> set[CheckpointName]:
     """The newest usable checkpoint of each abandoned branch: the one that says how far that branch came."""
-    left = [c for c in in_order(checkpoints) if c.id not in live and not c.quarantined]
+    left = [c for c in in_order(checkpoints) if c.id not in live and c.is_sound]
     newest = {checkpoint.attempt: checkpoint for checkpoint in left}
     # A branch may run on through later attempts; then its tip is in the last of them.
     continued = dict(sorted(filter(None, map(_origin_place, newest.values()))))
@@ -91,7 +91,7 @@ def latest(checkpoints: Iterable[Checkpoint], *, live: Set[CheckpointName] | Non
 
 def healthy_before_suspects(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName]) -> Checkpoint | None:
     """The last healthy one, which must stay while newer ones are suspect; None where the newest is healthy itself."""
-    usable = [c for c in in_order(checkpoints) if not c.quarantined]
+    usable = [c for c in in_order(checkpoints) if c.is_sound]
     newest = _newest_of(usable, live)
     return _newest_of(filter(_is_healthy, usable), live) if newest is not None and newest.suspect else None
 

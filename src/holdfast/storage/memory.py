@@ -252,7 +252,7 @@ class _MemoryReader:
             buffer.cast("B")[:] = self._blob[offset : offset + buffer.nbytes]
             offset += buffer.nbytes
 
-    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:  # noqa: ARG002 - nothing is faster
+    def read_checked(self, buffers: Sequence[memoryview], offset: int, chunk_bytes: int) -> None:  # noqa: ARG002 - nothing is faster
         return None
 
     def is_cached(self) -> bool:

@@ -70,7 +70,7 @@ class PosixReader:
                 offset += done
                 _advance(rest, done)
 
-    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:
+    def read_checked(self, buffers: Sequence[memoryview], offset: int, chunk_bytes: int) -> Sequence[str] | None:
         wanted = sum(buffer.nbytes for buffer in buffers)
         if offset < 0 or offset + wanted > self.size_bytes or not self.is_cached():
             return None
@@ -79,7 +79,7 @@ class PosixReader:
             return None
         mapped.forget_before(offset)
         # A fault while it is read is found again, and explained, by read_at.
-        return native.scatter(mapped.view[offset : offset + wanted], buffers)
+        return native.scatter_chunks(mapped.view[offset : offset + wanted], buffers, chunk_bytes)
 
     def is_cached(self) -> bool:
         # Asked once: to ask makes the system read ahead, so the next answer would be about the question.

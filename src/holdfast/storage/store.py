@@ -57,8 +57,8 @@ class Reader(Protocol):
         """
         ...
 
-    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:
-        """Fill all buffers, and tell the XXH3-128 of what is in them then: in one pass, where that is faster.
+    def read_checked(self, buffers: Sequence[memoryview], offset: int, chunk_bytes: int) -> Sequence[str] | None:
+        """Fill all buffers in one pass, where that is faster, and tell the XXH3-128 of each chunk of what is in them.
 
         None where it is not, or was not possible; then they hold anything. Safe to call from several threads.
         """

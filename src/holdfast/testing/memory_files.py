@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 from holdfast.storage.files import FileKind, Files, Info, Space
 
@@ -44,16 +45,16 @@ class MemoryFiles(Files):
         self._begin_process()
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, bytes | None]) -> "MemoryFiles":
+    def from_tree(cls, tree: Mapping[str, bytes | None]) -> Self:
         """A new disk with these files: `a/b` to contents, or to None for a directory. Parents are made as needed."""
         made = cls()
         for path, data in tree.items():
             made._put(path.strip("/").split("/"), data)
         return made
 
-    def another_process(self) -> "MemoryFiles":
+    def another_process(self) -> Self:
         """The same disk, seen by another process of the same user: its own descriptors, its own locks."""
-        other = MemoryFiles.__new__(type(self))
+        other = type(self).__new__(type(self))
         other._disk = self._disk
         other._begin_process()
         return other

@@ -92,14 +92,14 @@ class _ImageReader:
             read_exactly(self._slot.opened(), buffers, CONTROL_BYTES + offset, self._where)
         self._check_unchanged()
 
-    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:
+    def read_checked(self, buffers: Sequence[memoryview], offset: int, chunk_bytes: int) -> Sequence[str] | None:
         size_bytes = _check_range(buffers, offset, self.size_bytes, self._where)
         mapped = self._map()
         if mapped is None:
             return None
-        checksum = native.scatter(mapped[offset : offset + size_bytes], buffers)
+        checksums = native.scatter_chunks(mapped[offset : offset + size_bytes], buffers, chunk_bytes)
         self._check_unchanged()
-        return checksum
+        return checksums
 
     def is_cached(self) -> bool:
         return True
@@ -137,7 +137,7 @@ class _ManifestReader:
             buffer.cast("B")[:] = self._manifest[offset : offset + buffer.nbytes]
             offset += buffer.nbytes
 
-    def read_checked(self, buffers: Sequence[memoryview], offset: int) -> str | None:  # noqa: ARG002 - nothing is faster
+    def read_checked(self, buffers: Sequence[memoryview], offset: int, chunk_bytes: int) -> None:  # noqa: ARG002 - nothing is faster
         return None
 
     def is_cached(self) -> bool:

@@ -3,7 +3,6 @@
 import argparse
 import os
 from collections.abc import Iterator
-from itertools import chain
 
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.layout import lines_beside
@@ -13,7 +12,7 @@ from holdfast.cli.runs import Run
 from holdfast.cli.table import Style
 from holdfast.cli.words import count, parse_bytes
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.names import MARKER_NAME
 from holdfast.engine import doctor
 from holdfast.engine.checkup import examine_run
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     findings = []
     with progress_bar("testing", 2 * speed_bytes, quiet=out.json) as progress:
         storage = examine_directory(arguments.path, SystemClock(), speed_bytes=speed_bytes, progress=progress)
-        for finding in chain(storage, _examine_run(arguments.path)):
+        for finding in _examine(arguments.path, storage):
             findings.append(finding)
             if not out.json:
                 _report(finding, out)
@@ -85,13 +84,21 @@ def _conclude(findings: list[Finding], arguments: argparse.Namespace, out: Outpu
     return OK if healthy else NO
 
 
-def _examine_run(path: str) -> Iterator[Finding]:
-    if os.path.lexists(os.path.join(path, MARKER_NAME)):
-        with Run(path) as opened:
-            yield from examine_run(opened.store, opened.run_id)
-            yield from examine_memory(opened.run_id)
-    else:
+def _examine(path: str, storage: Iterator[Finding]) -> Iterator[Finding]:
+    """What is the run's own first, then what is under it, then what is beside it."""
+    if not os.path.lexists(os.path.join(path, MARKER_NAME)):
+        yield from storage
         yield from examine_memory(None)
+        return
+    try:
+        opened = Run(path)
+    except HoldfastError:
+        yield from storage  # which may say why
+        raise
+    with opened:
+        yield from examine_run(opened.store, opened.run_id)
+        yield from storage
+        yield from examine_memory(opened.run_id)
 
 
 def _examine_script(path: str, run_path: str) -> Iterator[Finding]:

@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     out.line(f"{done.path}: {count(done.arrays, 'array')}, {size(done.size_bytes)}, of step {checkpoint.step}")
     if done.left_out:
         some = ", ".join(done.left_out[:5]) + (", …" if len(done.left_out) > 5 else "")
-        out.remark(f"{count(len(done.left_out), 'value')} left out, which the format cannot hold: {some}")
+        more = "" if done.path.endswith(".pt") else "; a .pt file holds plain values, too"
+        out.remark(f"{count(len(done.left_out), 'value')} left out, which the format cannot hold: {some}{more}")
     return OK
 
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -35,9 +36,9 @@ EXAMPLES = (
     "holdfast ls runs/mnist --json | jq '.checkpoints[-1].metrics'",
 )
 
-# Columns give way where a terminal is narrow: first the metrics that few checkpoints have, then these.
-_DROP_WHERE, _DROP_EPOCH, _DROP_ATTEMPT, _DROP_NOTE = 4, 3, 2, 1
-_DROP_METRICS = 10
+# Columns give way where a terminal is narrow. A note is cut first, down to a few words. The metric that most of the
+# checkpoints have says more than anything else of how good they are; the other metrics go before the note.
+_DROP_METRICS, _DROP_WHERE, _DROP_EPOCH, _DROP_ATTEMPT, _DROP_NOTE, _DROP_FIRST_METRIC = 10, 5, 4, 3, 2, 1
 
 _Filled = tuple[Column, Sequence[Cell | str]]
 
@@ -91,10 +92,19 @@ def _list_checkpoints(
         )
         if left_out:
             out.line(f"no room for {', '.join(left_out)}", Style.DIM)
+        if not arguments.ids and (twice := _saved_again(shown)):
+            named = f"{twice[-1]}" + (f" (and {len(twice) - 1} more)" if len(twice) > 1 else "")
+            out.line(f"step {named} was saved more than once: the number means the newest; see --ids", Style.DIM)
         out.line()
     for line, style in _summary(opened, catalog, len(shown), holder):
         out.line(line, style)
     return OK
+
+
+def _saved_again(shown: Sequence[Checkpoint]) -> list[int]:
+    """The steps that one attempt has saved more than once."""
+    counts = Counter((c.attempt, c.step) for c in shown)
+    return sorted({step for (_, step), times in counts.items() if times > 1})
 
 
 def _columns(shown: Sequence[Checkpoint], states: dict[str, States], *, with_ids: bool) -> list[_Filled]:
@@ -127,7 +137,7 @@ def _columns(shown: Sequence[Checkpoint], states: dict[str, States], *, with_ids
 
 def _metric_column(shown: Sequence[Checkpoint], place: int, name: str) -> _Filled:
     texts = [metric(c.metrics[name]) if name in c.metrics else "" for c in shown]
-    return Column(name, right=True, drop=_DROP_METRICS + place), texts
+    return Column(name, right=True, drop=_DROP_METRICS + place if place else _DROP_FIRST_METRIC), texts
 
 
 def _dimmed(row: Sequence[Cell | str]) -> Sequence[Cell | str]:
@@ -135,8 +145,8 @@ def _dimmed(row: Sequence[Cell | str]) -> Sequence[Cell | str]:
 
 
 def _remark(checkpoint: Checkpoint) -> str:
-    text = checkpoint.quarantined or checkpoint.note or checkpoint.suspect
-    if checkpoint.quarantined or not checkpoint.tags:
+    text = checkpoint.quarantined or checkpoint.damaged or checkpoint.note or checkpoint.suspect
+    if not checkpoint.is_sound or not checkpoint.tags:
         return text.strip()
     return " ".join([*(f"#{tag}" for tag in checkpoint.tags), text]).strip()
 

@@ -25,9 +25,9 @@ from holdfast.policy.keep import KEEP_ALL, Keep, Verdict, keep
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = """\
-Remove the checkpoints that no rule keeps, and say for each one why it stays or goes. Rules add up. Pinned checkpoints,
-the newest, the last verified and the last healthy one always stay; so do quarantined ones and the newest of each
-abandoned branch, unless --quarantined or --abandoned is given."""
+Remove the checkpoints that no rule keeps, and say for each one why it stays or goes. Rules add up. Pinned and damaged
+checkpoints, the newest, the last verified and the last healthy one always stay; so do quarantined ones and the newest
+of each abandoned branch, unless --quarantined or --abandoned is given."""
 EXAMPLES = (
     "holdfast prune runs/mnist --keep-last 3 --dry-run",
     "holdfast prune runs/mnist --keep-last 3 --keep-best 2 --by val_loss --yes",

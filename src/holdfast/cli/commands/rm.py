@@ -80,8 +80,10 @@ class _Refusal(NamedTuple):
 def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[Checkpoint]) -> Iterator[_Refusal]:
     """Which of them a person or a restart would miss (I6)."""
     names = {checkpoint.id for checkpoint in doomed}
-    left = [c for c in checkpoints if c.id not in names and not c.quarantined]
-    newest_good = next((c for c in reversed(in_order(doomed)) if not c.quarantined), None)
+    # Where all are damaged, a restore still tries them: the mark may be wrong, and what is gone stays gone.
+    usable = [c for c in checkpoints if c.is_sound] or [c for c in checkpoints if not c.quarantined]
+    left = [c for c in usable if c.id not in names]
+    newest_good = next((c for c in reversed(in_order(doomed)) if c in usable), None)
     is_last_good = newest_good is not None and not any(
         is_complete(opened.store, opened.run_id, c.id) for c in reversed(in_order(left))
     )
@@ -92,7 +94,8 @@ def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[C
             hint = f"`holdfast unpin {opened.path} {checkpoint.step}` first"
             yield _Refusal(checkpoint.id, f"step {checkpoint.step} is pinned", hint)
         if checkpoint is newest_good and is_last_good:
-            yield _Refusal(checkpoint.id, f"step {checkpoint.step} is the last good checkpoint of {opened.path}", "")
+            what = "last good checkpoint" if checkpoint.is_sound else "last checkpoint that a restore would try"
+            yield _Refusal(checkpoint.id, f"step {checkpoint.step} is the {what} of {opened.path}", "")
         elif checkpoint.id == last_verified:
             is_newest = in_order([*left, checkpoint])[-1] is checkpoint
             hint = "" if is_newest else f"verify a newer one first: holdfast verify {opened.path}"
@@ -106,7 +109,7 @@ def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[C
 def _last_verified(checkpoints: Sequence[Checkpoint]) -> str | None:
     """The one that no pruning takes either (`policy.keep`): on the live line, if there is one."""
     live = live_line(checkpoints)
-    verified = [c for c in in_order(checkpoints) if c.verified and not c.quarantined]
+    verified = [c for c in in_order(checkpoints) if c.verified and c.is_sound]
     found = [c for c in verified if c.id in live] or verified
     return found[-1].id if found else None
 

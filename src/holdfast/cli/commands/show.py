@@ -104,6 +104,7 @@ def _facts(checkpoint: Checkpoint, body: Body, pin_note: str) -> Iterator[tuple[
     yield "note", checkpoint.note
     yield "tags", ", ".join(checkpoint.tags)
     yield "quarantined", checkpoint.quarantined
+    yield "damaged", checkpoint.damaged
     yield "suspect", checkpoint.suspect
     yield "pinned", pin_note
     yield "attempt", f"{checkpoint.attempt}, its checkpoint number {checkpoint.seq}"

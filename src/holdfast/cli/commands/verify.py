@@ -15,15 +15,17 @@ from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError, UsageError
 from holdfast.core.values import Checkpoint
-from holdfast.engine.marks import QUARANTINED, VERIFIED, clear_mark, list_marks, set_mark
+from holdfast.engine.marks import DAMAGED, QUARANTINED, VERIFIED, clear_mark, list_marks, set_mark
 from holdfast.engine.verify import Verification, verify_checkpoint
 from holdfast.policy.lineage import in_order
+from holdfast.storage.store import Store
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = """\
 Read every byte of a checkpoint and compare it with its digest. What is intact is marked as verified; what is damaged is
-named exactly: file, chunk, and the arrays that have bytes in it. Exit status 1 where anything is damaged."""
+marked as that, until it is found intact, and named exactly: file, chunk, and the arrays that have bytes in it. Exit
+status 1 where anything is damaged, or cannot be read."""
 EXAMPLES = (
     "holdfast verify runs/mnist                     # the latest",
     "holdfast verify runs/mnist 1200",
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_choice(parser, optional=True)
     parser.add_argument("--all", action="store_true", help="all checkpoints, quarantined ones too")
-    parser.add_argument("--quarantine", action="store_true", help="mark damaged ones, so that no restore uses them")
+    parser.add_argument("--quarantine", action="store_true", help="have no restore use damaged ones from now on")
     parser.add_argument("--release", action="store_true", help="take the mark off quarantined ones that are intact")
 
 
@@ -86,7 +88,7 @@ def _open(arguments: argparse.Namespace, out: Output) -> Run:
         if arguments.quarantine or arguments.release:
             raise
         opened = Run(arguments.run)  # somebody else's, or on a read-only mount
-        out.remark(f"{error.message}; so what is intact is not marked as verified")
+        out.remark(f"{error.message}; so nothing of what is found is noted")
         return opened
 
 
@@ -110,7 +112,7 @@ def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Veri
 
 
 def _report(one: Verification, out: Output) -> None:
-    verdict = ("intact ", Style.GREEN) if one.is_intact else ("DAMAGED", Style.RED)
+    verdict = ("intact ", Style.GREEN) if one.is_intact else ("UNREAD " if one.is_unread else "DAMAGED", Style.RED)
     about = f"  step {one.checkpoint.step}  {size(one.read_bytes or one.checkpoint.size_bytes)}  "
     out.pieces(verdict, (about, Style.PLAIN), (one.checkpoint.id, Style.DIM))
     for damage in one.damage:
@@ -127,33 +129,58 @@ def _mark(opened: Run, found: Sequence[Verification], arguments: argparse.Namesp
     marked: dict[str, str] = {}
     if not opened.is_writable:
         return marked
-    clock, known = SystemClock(), list_marks(opened.store)[QUARANTINED]
+    known = list_marks(opened.store)[QUARANTINED]
     for one in found:
         checkpoint = one.checkpoint
+        if one.is_unread:
+            continue  # it may be intact, and even the last verified one (I6): a mark would outlast the cause
         try:
-            if not one.is_intact and arguments.quarantine and checkpoint.id not in known:
-                set_mark(opened.store, checkpoint.id, QUARANTINED, reason=one.reason, clock=clock)
-                marked[checkpoint.id] = QUARANTINED
-            elif one.is_intact and (arguments.release or not checkpoint.quarantined):
-                if checkpoint.quarantined:
-                    clear_mark(opened.store, checkpoint.id, QUARANTINED)
-                if not checkpoint.verified:
-                    set_mark(opened.store, checkpoint.id, VERIFIED, reason="holdfast verify", clock=clock)
-                marked[checkpoint.id] = VERIFIED
+            if one.is_intact:
+                mark = _mark_intact(opened.store, checkpoint, release=arguments.release)
+            else:
+                is_known = checkpoint.id in known if arguments.quarantine else bool(checkpoint.quarantined)
+                mark = None if is_known else _mark_damaged(opened.store, one, quarantine=arguments.quarantine)
         except HoldfastError as error:
             out.remark(f"{checkpoint.id} cannot be marked: {error.message}")
             break
+        if mark is not None:
+            marked[checkpoint.id] = mark
     return marked
 
 
+def _mark_intact(store: Store, checkpoint: Checkpoint, *, release: bool) -> str | None:
+    if checkpoint.damaged:
+        clear_mark(store, checkpoint.id, DAMAGED)
+    if checkpoint.quarantined and not release:
+        return None
+    if checkpoint.quarantined:
+        clear_mark(store, checkpoint.id, QUARANTINED)
+    if not checkpoint.verified:
+        set_mark(store, checkpoint.id, VERIFIED, reason="holdfast verify", clock=SystemClock())
+    return VERIFIED
+
+
+def _mark_damaged(store: Store, one: Verification, *, quarantine: bool) -> str:
+    kind = QUARANTINED if quarantine else DAMAGED
+    set_mark(store, one.checkpoint.id, kind, reason=one.reason, clock=SystemClock())
+    # I6: from now on it is not the last verified one, and another one is.
+    clear_mark(store, one.checkpoint.id, VERIFIED)
+    if quarantine:
+        clear_mark(store, one.checkpoint.id, DAMAGED)
+    return kind
+
+
 def _summarise(found: Sequence[Verification], marked: dict[str, str], out: Output) -> None:
-    damaged = [one for one in found if not one.is_intact]
+    damaged = [one for one in found if not (one.is_intact or one.is_unread)]
+    unread = [one for one in found if one.is_unread]
     read = size(sum(one.read_bytes for one in found))
     if damaged:
         out.line(f"{len(damaged)} of {count(len(found), 'checkpoint')} damaged; {read} read", Style.RED)
-        if any(not one.checkpoint.quarantined and one.checkpoint.id not in marked for one in damaged):
-            out.line("restore() passes over it, to the next older one that is intact; --quarantine marks it as damaged")
-    elif len(found) > 1:
+        if any(not one.checkpoint.quarantined and marked.get(one.checkpoint.id) != QUARANTINED for one in damaged):
+            out.line("restore() finds that out, too, and takes the next older one; with --quarantine it does not try")
+    if unread:
+        out.line(f"{len(unread)} of {count(len(found), 'checkpoint')} could not be read, and may be intact", Style.RED)
+    if not damaged and not unread and len(found) > 1:
         out.line(f"all {count(len(found), 'checkpoint')} intact; {read} read", Style.GREEN)
 
 
