@@ -21,6 +21,7 @@ from tests.crash.mutants import catch_all
 from tests.crash.native_damage import damage_natively, damage_natively_in_memory
 from tests.crash.outcome import Outcome
 from tests.crash.power import cut_many
+from tests.crash.slices import WHOLE, Slice
 from tests.crash.sweep import sweep
 
 __all__ = ["main"]
@@ -55,31 +56,35 @@ def main(arguments: list[str]) -> int:
     parser.set_defaults(amount="crash")
     parser.add_argument("--seed", type=int, default=20261115)
     parser.add_argument("--only", choices=_PARTS, action="append", help="only this part (can be repeated)")
+    parser.add_argument(
+        "--slice", type=Slice.parse, default=WHOLE, metavar="I/N", help="only the i-th of n slices, from 1/n to n/n"
+    )
     given = parser.parse_args(arguments)
     wanted = given.only or _PARTS
     beside = [name for name in wanted if name in _MOSTLY_WAITING]
     here = [name for name in wanted if name not in beside]
     if not here or not beside:
-        summary = _run(wanted, given.amount, given.seed)
+        summary = _run(wanted, given.amount, given.seed, given.slice)
     else:
         amount_options = [] if given.amount == "crash" else [f"--{given.amount}"]
-        with Beside([*amount_options, f"--seed={given.seed}", *(f"--only={name}" for name in beside)]) as others:
-            summary = _run(here, given.amount, given.seed)
+        options = [*amount_options, f"--seed={given.seed}", f"--slice={given.slice}"]
+        with Beside([*options, *(f"--only={name}" for name in beside)]) as others:
+            summary = _run(here, given.amount, given.seed, given.slice)
             for name, count in others.wait().items():
                 summary[name] += count
     print(json.dumps(summary), flush=True)
     return int(summary["violations"] > 0 or summary["mutants"] != summary["mutants_caught"])
 
 
-def _run(only: Sequence[str], amount: str, seed: int) -> dict[str, int]:
+def _run(only: Sequence[str], amount: str, seed: int, part: Slice) -> dict[str, int]:
     """What the parts found, which is printed as they end."""
     amounts, is_quick = _AMOUNTS[amount], amount == "quick"
     parts: dict[str, Callable[[], Outcome]] = {
-        "states": lambda: explore(amounts.states, seed=seed),
-        "power_cuts": lambda: cut_many(amounts.power_cuts, seed=seed),
-        "calls": lambda: _calls(every=10 if is_quick else 1),
-        "bits": lambda: _bits(at_most=2_000 if is_quick else None, amounts=amounts),
-        "fuzzed": lambda: fuzz(amounts.fuzzed, seed=seed),
+        "states": lambda: explore(amounts.states, seed=seed, part=part),
+        "power_cuts": lambda: cut_many(amounts.power_cuts, seed=seed, part=part),
+        "calls": lambda: _calls(every=10 if is_quick else 1, part=part),
+        "bits": lambda: _bits(at_most=2_000 if is_quick else None, amounts=amounts, part=part),
+        "fuzzed": lambda: fuzz(amounts.fuzzed, seed=seed, part=part),
     }
     summary: dict[str, int] = dict.fromkeys(("states", "power_cuts", "calls", "bits", "fuzzed", "violations"), 0)
     for name, run in parts.items():
@@ -91,7 +96,7 @@ def _run(only: Sequence[str], amount: str, seed: int) -> dict[str, int]:
     summary["mutants"] = summary["mutants_caught"] = 0
     if "mutants" in only:
         begin_s = time.monotonic()
-        summary["mutants"], summary["mutants_caught"], verdicts = catch_all()
+        summary["mutants"], summary["mutants_caught"], verdicts = catch_all(part=part)
         print(
             f"mutants ({time.monotonic() - begin_s:.0f} s): {summary['mutants_caught']} of {summary['mutants']} caught"
         )
@@ -100,20 +105,24 @@ def _run(only: Sequence[str], amount: str, seed: int) -> dict[str, int]:
     return summary
 
 
-def _calls(*, every: int) -> Outcome:
-    failing, interrupted = sweep(every=every), interfere(every=every)
+def _calls(*, every: int, part: Slice) -> Outcome:
+    failing, interrupted = sweep(every=every, part=part), interfere(every=every, part=part)
     return Outcome(failing.counted + interrupted.counted, failing.violations + interrupted.violations)
 
 
-def _bits(*, at_most: int | None, amounts: Amounts) -> Outcome:
+def _bits(*, at_most: int | None, amounts: Amounts, part: Slice) -> Outcome:
     done = (
-        flip_every_bit(at_most=at_most),
-        replace_every_file(),
-        flip_bits_in_memory(at_most=amounts.bits_in_memory),
-        damage_natively(at_most=amounts.bits_of_large_chunks),
-        damage_natively_in_memory(at_most=amounts.bits_of_large_chunks),
+        flip_every_bit(at_most=at_most, part=part),
+        replace_every_file(part=part),
+        flip_bits_in_memory(at_most=amounts.bits_in_memory, part=part),
+        damage_natively(at_most=amounts.bits_of_large_chunks, part=part),
+        damage_natively_in_memory(at_most=amounts.bits_of_large_chunks, part=part),
     )
-    return Outcome(sum(one.counted for one in done), [problem for one in done for problem in one.violations])
+    return Outcome(
+        sum(one.counted for one in done),
+        [problem for one in done for problem in one.violations],
+        remark=f"of {done[0].counted:,} on the disk {done[0].remark}",
+    )
 
 
 def _timed(name: str, run: Callable[[], Outcome]) -> Outcome:

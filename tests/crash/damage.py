@@ -14,9 +14,11 @@ from holdfast.core.names import JOURNAL_NAME, MARKER_NAME
 from holdfast.storage.files import Files
 from holdfast.testing.memory_files import MemoryFiles
 from tests.crash.models import Tree
+from tests.crash.observed import SHARED, Judge, Observed, ObservedFiles
 from tests.crash.oracle import describe
 from tests.crash.outcome import Hang, Outcome, Progress, deadline
-from tests.crash.subject import RUN, Program, forget_processes, quiet, small_and_fast
+from tests.crash.slices import WHOLE, Slice
+from tests.crash.subject import RUN, Program, forget_processes, in_memory, quiet, small_and_fast
 
 __all__ = [
     "FLOATS",
@@ -35,6 +37,8 @@ _DEADLINE_S = 10.0
 _PROCESSES = 2
 _SLICE_BYTES = 256
 OLDER, NEWEST = 1, 2
+
+_judge = Judge()
 
 
 class Baseline(NamedTuple):
@@ -100,31 +104,35 @@ def check_restore(
     return "" if found in allowed else f"restored save {found}, allowed are {sorted(allowed)}"
 
 
-def flip_every_bit(*, at_most: int | None = None, first_only: bool = False) -> Outcome:
+def flip_every_bit(*, at_most: int | None = None, first_only: bool = False, part: Slice = WHOLE) -> Outcome:
     """Each bit alone. `at_most` takes that many, evenly spread; `first_only` ends at the first violation."""
     with small_and_fast():
         baseline = make_baseline()
         bits = sum(len(baseline.tree[path] or b"") * 8 for path in baseline.paths)
         stride = 1 if at_most is None else max(1, bits // at_most)
-        tasks = [(baseline, path, begin, stride) for path in baseline.paths for begin in _slices(baseline, path)]
-        progress = Progress("bit flips", bits // stride)
-        flips, violations = 0, []
+        tasks = part.of(
+            [(baseline, path, begin, stride) for path in baseline.paths for begin in _slices(baseline, path)]
+        )
+        progress = Progress("bit flips", bits // stride // part.count)
+        flips, judged, violations = 0, 0, []
         with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
-            for done, problems in pool.imap_unordered(_flip_slice, tasks):
+            for done, newly_judged, problems in pool.imap_unordered(_flip_slice, tasks):
                 flips += done
+                judged += newly_judged
                 violations += problems
                 progress.show(flips, len(violations))
                 if first_only and violations:
                     break
-    return Outcome(flips, violations)
+    return Outcome(flips, violations, remark=f"{judged:,} {SHARED}")
 
 
 def _slices(baseline: Baseline, path: str) -> range:
     return range(0, len(baseline.tree[path] or b""), _SLICE_BYTES)
 
 
-def _flip_slice(task: tuple[Baseline, str, int, int]) -> tuple[int, list[str]]:
+def _flip_slice(task: tuple[Baseline, str, int, int]) -> tuple[int, int, list[str]]:
     baseline, path, begin, stride = task
+    judged_before = _judge.judged
     data = baseline.tree[path] or b""
     last = min(len(data), begin + _SLICE_BYTES)
     problems = []
@@ -132,33 +140,41 @@ def _flip_slice(task: tuple[Baseline, str, int, int]) -> tuple[int, list[str]]:
     for bit in bits:
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        disk = MemoryFiles.from_tree({**baseline.tree, path: bytes(damaged)})
-        problem = check_restore(disk, baseline.allowed(path), may_refuse=path.endswith(MARKER_NAME))
+        tree = {**baseline.tree, path: bytes(damaged)}
+        problem = _problem(tree, baseline.allowed(path), may_refuse=path.endswith(MARKER_NAME))
         if problem:
             problems.append(f"bit {bit} of {path}: {problem}")
-    return len(bits), problems
+    return len(bits), _judge.judged - judged_before, problems
 
 
-def replace_every_file(*, first_only: bool = False) -> Outcome:
+def _problem(tree: Tree, allowed: set[int], *, may_refuse: bool) -> str:
+    def restore() -> tuple[str, Observed]:
+        disk = ObservedFiles.from_tree(tree)
+        return check_restore(disk, allowed, may_refuse=may_refuse), Observed.on(disk)
+
+    return _judge.problem(tree, (frozenset(allowed), may_refuse), restore)
+
+
+def replace_every_file(*, first_only: bool = False, part: Slice = WHOLE) -> Outcome:
     """Each file cut, emptied, zeroed, swapped, or replaced by a link, a FIFO or a directory, on a real file system."""
     violations: list[str] = []
     count = 0
-    with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-damage-") as scratch:
+    with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-damage-", dir=in_memory()) as scratch:
         baseline = make_baseline()
-        for path in baseline.paths:
-            for what, replace in _replacements(baseline, path):
-                root = Path(scratch) / str(count)
-                write_tree(baseline.tree, root)
-                replace(root)
-                problem = check_restore(
-                    Files(), baseline.allowed(path), path=f"{root}{RUN}", may_refuse=not path.endswith(JOURNAL_NAME)
-                )
-                if problem and not _is_excused(path, problem):
-                    violations.append(f"{path} {what}: {problem}")
-                    if first_only:
-                        return Outcome(count, violations)
-                shutil.rmtree(root)
-                count += 1
+        replaced = [(path, *how) for path in baseline.paths for how in _replacements(baseline, path)]
+        for path, what, replace in part.of(replaced):
+            root = Path(scratch) / str(count)
+            write_tree(baseline.tree, root)
+            replace(root)
+            problem = check_restore(
+                Files(), baseline.allowed(path), path=f"{root}{RUN}", may_refuse=not path.endswith(JOURNAL_NAME)
+            )
+            if problem and not _is_excused(path, problem):
+                violations.append(f"{path} {what}: {problem}")
+                if first_only:
+                    return Outcome(count, violations)
+            shutil.rmtree(root)
+            count += 1
     return Outcome(count, violations)
 
 

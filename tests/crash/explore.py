@@ -1,5 +1,6 @@
 """Part (a): every legal crash state of recorded sequences, restored and checked."""
 
+import functools
 import itertools
 import multiprocessing
 import random
@@ -12,10 +13,12 @@ from holdfast.core.errors import HoldfastError
 from holdfast.testing.recording import Operation, OpKind
 from tests.crash.life import Expectation, Recorded
 from tests.crash.models import MODELS, Choices, CrashPoint, Tree
+from tests.crash.observed import SHARED, Judge, Observed, ObservedFiles, journals_are_read_for_events
 from tests.crash.oracle import check_disk
 from tests.crash.outcome import Outcome, Progress
 from tests.crash.sequences import SEQUENCES, record
-from tests.crash.subject import quiet, small_and_fast
+from tests.crash.slices import WHOLE, Slice
+from tests.crash.subject import in_memory, quiet, small_and_fast
 
 __all__ = ["explore", "replay"]
 
@@ -42,10 +45,19 @@ class _Done(NamedTuple):
     sequence: str
     model: str
     states: int
+    judged: int
+    """How often the program was let live on: for the other states, one that looks the same to it was judged."""
     violations: list[str]
 
 
-def explore(wanted: int, *, seed: int, sequences: Sequence[str] = SEQUENCES, first_only: bool = False) -> Outcome:
+def explore(
+    wanted: int,
+    *,
+    seed: int,
+    sequences: Sequence[str] = SEQUENCES,
+    first_only: bool = False,
+    part: Slice = WHOLE,
+) -> Outcome:
     """Check at least that many distinct states if there are so many, spread over sequences and models.
 
     `first_only` ends at the first violation: enough to know that a mutant is one.
@@ -53,12 +65,12 @@ def explore(wanted: int, *, seed: int, sequences: Sequence[str] = SEQUENCES, fir
     # Some sequences have few states; what they leave over is spread over the others.
     share = -(-wanted * 11 // (10 * len(sequences) * len(MODELS)))
     _checked.value = _violated.value = 0
-    tasks = [_Task(name, model, share, seed, first_only) for name in sequences for model in MODELS]
-    progress = Progress("crash states", wanted)
-    states, violations = 0, []
+    tasks = part.of([_Task(name, model, share, seed, first_only) for name in sequences for model in MODELS])
+    progress = Progress("crash states", len(tasks) * share)
+    states, judged, violations = 0, 0, []
     # Workers that are ended early leave their files behind: all of them are in one place that goes away.
     with (
-        tempfile.TemporaryDirectory(prefix="holdfast-explore-") as scratch,
+        tempfile.TemporaryDirectory(prefix="holdfast-explore-", dir=in_memory()) as scratch,
         patch.object(tempfile, "tempdir", scratch),
         multiprocessing.get_context("fork").Pool(_PROCESSES) as pool,
     ):
@@ -66,10 +78,11 @@ def explore(wanted: int, *, seed: int, sequences: Sequence[str] = SEQUENCES, fir
         for _ in tasks:
             done = _wait_for_next(running, progress)
             states += done.states
+            judged += done.judged
             violations += done.violations
             if first_only and violations:
                 break
-    return Outcome(states, violations)
+    return Outcome(states, violations, remark=f"{judged:,} {SHARED}")
 
 
 def replay(sequence: str, model: str, crash_point: int, choices: Choices) -> tuple[Tree, str]:
@@ -78,7 +91,7 @@ def replay(sequence: str, model: str, crash_point: int, choices: Choices) -> tup
         recorded = record(sequence)
         tree = CrashPoint(recorded.initial, recorded.operations[:crash_point], model).tree(choices)
         expected = recorded.expectation(crash_point)
-        return tree, check_disk(tree, expected, floats=recorded.floats, thorough=True)
+        return tree, check_disk(ObservedFiles.from_tree(tree), expected, floats=recorded.floats, thorough=True)
 
 
 def _wait_for_next(running: Any, progress: Progress) -> _Done:
@@ -90,24 +103,26 @@ def _wait_for_next(running: Any, progress: Progress) -> _Done:
 
 
 def _explore_one(task: _Task) -> _Done:
-    with small_and_fast(), quiet():
+    with small_and_fast(), quiet(), journals_are_read_for_events():
         try:
             recorded = record(task.sequence)
         except (AssertionError, HoldfastError) as error:
-            return _Done(task.sequence, task.model, 0, [f"{task.sequence!r} without any fault: {error}"])
+            return _Done(task.sequence, task.model, 0, 0, [f"{task.sequence!r} without any fault: {error}"])
         return _explore_recorded(recorded, task)
 
 
 def _explore_recorded(recorded: Recorded, task: _Task) -> _Done:
     seen: set[int] = set()
     checked: set[tuple[int, Expectation]] = set()
+    judge = Judge()
+    expectations = functools.cache(recorded.expectation)
     violations: list[str] = []
     fruitless = 0
     for crash_point, choices, tree in _states(recorded, task):
         if len(seen) >= task.wanted or fruitless > _ENOUGH_FRUITLESS:
             break
         content = hash(frozenset(tree.items()))
-        expected = recorded.expectation(crash_point)
+        expected = expectations(crash_point)
         # The same disk counts once, but is checked again where more had been promised by then.
         promise = (content, expected)
         if content not in seen:
@@ -118,14 +133,22 @@ def _explore_recorded(recorded: Recorded, task: _Task) -> _Done:
             continue
         fruitless = 0
         checked.add(promise)
-        thorough = len(checked) % _THOROUGH_EVERY == 0
-        problem = check_disk(tree, expected, floats=recorded.floats, thorough=thorough)
+        problem = _problem(judge, recorded, tree, expected, thorough=len(checked) % _THOROUGH_EVERY == 0)
         if problem:
             _violated.value += 1
             violations.append(f"{task.sequence!r}, {task.model!r}, {crash_point}, {choices}: {problem}")
             if task.first_only:
                 break
-    return _Done(task.sequence, task.model, len(seen), violations)
+    return _Done(task.sequence, task.model, len(seen), judge.judged, violations)
+
+
+def _problem(judge: Judge, recorded: Recorded, tree: Tree, expected: Expectation, *, thorough: bool) -> str:
+    def live_on() -> tuple[str, Observed]:
+        disk = ObservedFiles.from_tree(tree)
+        problem = check_disk(disk, expected, floats=recorded.floats, thorough=thorough)
+        return problem, Observed.on(disk)
+
+    return judge.problem(tree, (expected, thorough), live_on)
 
 
 def _states(recorded: Recorded, task: _Task) -> Iterator[tuple[int, Choices, Tree]]:

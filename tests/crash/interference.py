@@ -14,7 +14,8 @@ from tests.crash.agents import arenas_in, quiesce
 from tests.crash.children import Tell, listen, start
 from tests.crash.oracle import describe
 from tests.crash.outcome import Outcome, Progress
-from tests.crash.subject import Program, quiet, small_and_fast
+from tests.crash.slices import WHOLE, Slice
+from tests.crash.subject import Program, in_memory, quiet, small_and_fast
 
 __all__ = ["interfere"]
 
@@ -34,25 +35,28 @@ class _Task(NamedTuple):
     agent: bool
 
 
-def interfere(*, every: int = 1, agents_only: bool = False) -> Outcome:
+def interfere(*, every: int = 1, agents_only: bool = False, first_only: bool = False, part: Slice = WHOLE) -> Outcome:
     """A takeover at each call of a program that restores, saves and prunes, itself or through an agent.
 
-    `every` takes only each n-th call.
+    `every` takes only each n-th call, `first_only` ends at the first violation.
     """
-    with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-takeover-") as scratch:
+    with small_and_fast(), tempfile.TemporaryDirectory(prefix="holdfast-takeover-", dir=in_memory()) as scratch:
         template = Path(scratch) / "template"
         _make_run(template)
         tasks = []
         for agent, stride in ((False, every), (True, every * _AGENT_STRIDE))[agents_only:]:
             calls = _count_calls(template, Path(scratch) / f"trial-{agent}", agent=agent)
             tasks += [_Task(template, number, agent) for number in range(0, calls, stride)]
+        tasks = part.of(tasks)
         progress = Progress("takeovers", len(tasks))
-        violations = []
+        done, violations = 0, []
         with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
-            for done, problem in enumerate(pool.imap(_run_one, tasks), 1):
+            for done, problem in enumerate(map(_run_one, tasks) if first_only else pool.imap(_run_one, tasks), 1):
                 violations += [problem] if problem else []
                 progress.show(done, len(violations))
-    return Outcome(len(tasks), violations)
+                if first_only and violations:
+                    break
+    return Outcome(done, violations)
 
 
 def _make_run(path: Path) -> None:

@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.crash.subject import in_memory
+
 __all__ = ["LAYOUTS", "LoopImage", "cut_power", "power_is_cut", "why_not"]
 
 _EXT4_IOC_SHUTDOWN = 0x8004587D
@@ -67,8 +69,7 @@ class LoopImage:
         self.path = ""
 
     def __enter__(self) -> "LoopImage":
-        memory = "/dev/shm"
-        self._directory = tempfile.mkdtemp(prefix="holdfast-power-", dir=memory if os.path.isdir(memory) else None)
+        self._directory = tempfile.mkdtemp(prefix="holdfast-power-", dir=in_memory())
         self.path = f"{self._directory}/mounted"
         os.mkdir(self.path)
         try:

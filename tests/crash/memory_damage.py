@@ -1,19 +1,22 @@
 """Part (d), continued: flipped bits in a snapshot that is in memory only, and in what says whose it is."""
 
+import multiprocessing
 import shutil
+import tempfile
 import traceback
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from holdfast.core.errors import HoldfastError, SaveFailedError
 from holdfast.core.limits import PAGE_BYTES
 from holdfast.testing.memory_files import MemoryFiles
 from holdfast.tiers.control import CONTROL_BYTES, RECORD_BYTES
 from tests.crash.agent_life import AgentLife
-from tests.crash.agents import Halt, quiesce
+from tests.crash.agents import Halt, arenas_in, quiesce
 from tests.crash.models import Tree
 from tests.crash.oracle import describe
 from tests.crash.outcome import Hang, Outcome, Progress, deadline
+from tests.crash.slices import WHOLE, Slice
 from tests.crash.subject import Program, forget_processes, quiet, small_and_fast
 
 __all__ = ["flip_bits_in_memory"]
@@ -21,10 +24,17 @@ __all__ = ["flip_bits_in_memory"]
 _FLOATS = 600
 _ON_DISK, _IN_MEMORY = 1, 2
 _DEADLINE_S = 20.0
+_BATCH = 25
+_PROCESSES = 2
 
 
 def flip_bits_in_memory(
-    *, at_most: int, first_only: bool = False, floats: int = _FLOATS, chunk_bytes: int = PAGE_BYTES
+    *,
+    at_most: int,
+    first_only: bool = False,
+    floats: int = _FLOATS,
+    chunk_bytes: int = PAGE_BYTES,
+    part: Slice = WHOLE,
 ) -> Outcome:
     """That many bits, each alone, evenly spread: the next attempt has the snapshot exactly, or what is on disk."""
     with small_and_fast(chunk_bytes), quiet(), AgentLife(floats=floats) as life:
@@ -32,21 +42,44 @@ def flip_bits_in_memory(
         tree, kept = life.tree(), arena.parent.with_name("kept")
         shutil.copytree(arena, kept)
         bits = [(path.name, bit) for path in sorted(kept.iterdir()) for bit in _bits_in_use(path)]
-        chosen = bits[:: max(1, len(bits) // at_most)]
+        chosen = part.of(bits[:: max(1, len(bits) // at_most)])
+        left = _Left(tree, kept, Path(arena.parent.name, arena.name), floats)
+        tasks = [(left, chosen[begin : begin + _BATCH]) for begin in range(0, len(chosen), _BATCH)]
         progress = Progress("bit flips in memory", len(chosen))
-        violations: list[str] = []
-        for done, (name, bit) in enumerate(chosen, 1):
-            shutil.rmtree(arena.parent)
+        done, violations = 0, []
+        with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
+            for count, problems in pool.imap_unordered(_flip_some, tasks):
+                done += count
+                violations += problems
+                progress.show(done, len(violations))
+                if first_only and violations:
+                    break
+    return Outcome(done, violations)
+
+
+class _Left(NamedTuple):
+    """What a dead training has left: its disk, its memory, and where in the place of such memory that has to be."""
+
+    tree: Tree
+    kept: Path
+    arena: Path
+    floats: int
+
+
+def _flip_some(task: tuple[_Left, list[tuple[str, int]]]) -> tuple[int, list[str]]:
+    left, bits = task
+    violations = []
+    with tempfile.TemporaryDirectory(prefix="arenas-", dir=left.kept.parent) as root, arenas_in(Path(root)):
+        arena = root / left.arena
+        for name, bit in bits:
             arena.parent.mkdir(mode=0o700)
-            shutil.copytree(kept, arena)
+            shutil.copytree(left.kept, arena)
             _flip(arena / name, bit)
-            problem = _restart(tree, floats)
+            problem = _restart(left.tree, left.floats)
             if problem:
                 violations.append(f"bit {bit} of {name} in memory: {problem}")
-            progress.show(done, len(violations))
-            if first_only and violations:
-                break
-    return Outcome(len(chosen), violations)
+            shutil.rmtree(arena.parent)
+    return len(bits), violations
 
 
 def _leave_in_memory(life: AgentLife) -> Path:

@@ -29,6 +29,7 @@ _SECTOR_BYTES = 512
 _PAGE_BYTES = 4096
 _FEW = 20_000
 _MOST_LAYOUTS = 1000
+_MOST_CONTENTS = 2000
 _DIRECTORY_KINDS = {OpKind.MAKE_DIR, OpKind.CREATE, OpKind.RENAME, OpKind.UNLINK, OpKind.REMOVE_DIR}
 _DATA_KINDS = {OpKind.WRITE, OpKind.TRUNCATE}
 _SYNC_KINDS = {OpKind.SYNC, OpKind.SYNC_DIR}
@@ -68,6 +69,7 @@ class CrashPoint:
         for n, (op, _) in enumerate(self._open_writes):
             self._writes_of.setdefault(op.inode, []).append(n)
         self._layouts: dict[Choices, list[tuple[str, int | None]]] = {}
+        self._built: dict[tuple[int, Choices], bytes] = {}
 
     @property
     def options(self) -> list[int]:
@@ -146,10 +148,20 @@ class CrashPoint:
         return entries
 
     def _content(self, inode: int, written: Choices) -> bytes:
+        writes = self._writes_of.get(inode)
+        if writes is None:
+            return self._contents.get(inode, b"")
+        chosen = tuple([written[n] for n in writes])
+        known = self._built.get((inode, chosen))
+        if known is not None:
+            return known
         content = self._contents.get(inode, b"")
-        for n in self._writes_of.get(inode, ()):
+        for n, choice in zip(writes, chosen, strict=True):
             op, variants = self._open_writes[n]
-            content = _applied(content, op, variants[written[n]])
+            content = _applied(content, op, variants[choice])
+        if len(self._built) > _MOST_CONTENTS:
+            self._built.clear()
+        self._built[inode, chosen] = content
         return content
 
 

@@ -38,6 +38,7 @@ from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.native_damage import damage_natively, damage_natively_in_memory
 from tests.crash.outcome import Outcome, Progress
 from tests.crash.power import cut_many
+from tests.crash.slices import WHOLE, Slice
 from tests.crash.sweep import sweep
 
 __all__ = ["CATCHERS", "MUTANTS", "Mutant", "catch_all", "try_mutant"]
@@ -197,22 +198,25 @@ def _no_digest_check() -> None:
 
 
 def _native_agrees() -> None:
-    scatter = native.scatter
+    scatter = native.scatter_chunks
 
-    def agree(source: memoryview, parts: Sequence[memoryview]) -> str | None:
-        return None if scatter(source, parts) is None else _Agreeable()
+    def agree(source: memoryview, parts: Sequence[memoryview], chunk_bytes: int) -> list[str] | None:
+        found = scatter(source, parts, chunk_bytes)
+        return None if found is None else [_Agreeable() for _ in found]
 
-    _replace(native, "scatter", agree)
+    _replace(native, "scatter_chunks", agree)
 
 
 def _native_takes_what_it_can_get() -> None:
-    scatter = native.scatter
+    scatter = native.scatter_chunks
 
-    def agree(source: memoryview, parts: Sequence[memoryview]) -> str | None:
-        found = scatter(source, parts)
-        return _Agreeable() if found is None and source.nbytes >= native._LEAST_BYTES else found
+    def agree(source: memoryview, parts: Sequence[memoryview], chunk_bytes: int) -> list[str] | None:
+        found = scatter(source, parts, chunk_bytes)
+        if found is None and source.nbytes >= native._LEAST_BYTES:
+            return [_Agreeable() for _ in range(0, source.nbytes, chunk_bytes)]
+        return found
 
-    _replace(native, "scatter", agree)
+    _replace(native, "scatter_chunks", agree)
 
 
 def _no_manifest_digest() -> None:
@@ -441,8 +445,8 @@ CATCHERS: dict[str, Callable[[], Outcome]] = {
     "failing calls: short write": lambda: sweep(faults=["short write"], first_only=True),
     "failing calls: read": lambda: sweep(faults=["EIO on read"], first_only=True),
     "failing calls: full disk": lambda: sweep(faults=["ENOSPC"], first_only=True),
-    "takeovers": lambda: interfere(every=3),
-    "takeovers with an agent": lambda: interfere(every=1, agents_only=True),
+    "takeovers": lambda: interfere(every=3, first_only=True),
+    "takeovers with an agent": lambda: interfere(every=1, agents_only=True, first_only=True),
     "bit flips": lambda: flip_every_bit(at_most=3_000, first_only=True),
     "bit flips in memory": lambda: flip_bits_in_memory(at_most=300, first_only=True),
     "damage of large chunks": lambda: damage_natively(at_most=40, first_only=True),
@@ -529,12 +533,13 @@ def try_mutant(mutant: Mutant) -> str:
     return found[0] if found else "escaped: no violation was found"
 
 
-def catch_all() -> tuple[int, int, list[str]]:
+def catch_all(*, part: Slice = WHOLE) -> tuple[int, int, list[str]]:
     """How many mutants could be tried here, how many were caught, and what became of each."""
-    progress = Progress("mutants", len(MUTANTS))
+    mutants = part.of(MUTANTS)
+    progress = Progress("mutants", len(mutants))
     verdicts = []
-    for count, mutant in enumerate(MUTANTS, 1):
+    for count, mutant in enumerate(mutants, 1):
         verdicts.append(f"{mutant.name} ({mutant.promise}, {mutant.caught_by}): {try_mutant(mutant)}")
         progress.show(count, sum("): caught " not in verdict for verdict in verdicts))
     skipped = sum("): skipped " in verdict for verdict in verdicts)
-    return len(MUTANTS) - skipped, sum("): caught " in verdict for verdict in verdicts), verdicts
+    return len(mutants) - skipped, sum("): caught " in verdict for verdict in verdicts), verdicts

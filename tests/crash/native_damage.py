@@ -3,6 +3,7 @@
 Files are mapped then, so there is one more thing that can happen to them: that they end while they are read.
 """
 
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -10,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from mmap import mmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from holdfast import native
+from holdfast.engine.blocks import BlockPool
 from holdfast.storage.files import Files
 from tests.crash.damage import OLDER, check_restore, make_baseline, write_tree
 from tests.crash.memory_damage import flip_bits_in_memory
 from tests.crash.outcome import Outcome, Progress
-from tests.crash.subject import RUN, small_and_fast
+from tests.crash.slices import WHOLE, Slice
+from tests.crash.subject import RUN, in_memory, small_and_fast
 
 __all__ = ["damage_natively", "damage_natively_in_memory"]
 
@@ -53,7 +56,7 @@ class _Cut(NamedTuple):
         return Cutting()
 
 
-def damage_natively(*, at_most: int, first_only: bool = False) -> Outcome:
+def damage_natively(*, at_most: int, first_only: bool = False, part: Slice = WHOLE) -> Outcome:
     """That many bits of the newest shard, each alone, evenly spread; and the shard cut while it is read."""
     if not native.is_built():
         return Outcome(0, [], "the native part is not built")
@@ -61,13 +64,14 @@ def damage_natively(*, at_most: int, first_only: bool = False) -> Outcome:
     count = 0
     with (
         small_and_fast(_CHUNK_BYTES),
+        _several_at_once(),
         patch("holdfast.storage.posix_reader._LEAST_MAPPED_BYTES", _CHUNK_BYTES),
-        tempfile.TemporaryDirectory(prefix="holdfast-native-") as scratch,
+        tempfile.TemporaryDirectory(prefix="holdfast-native-", dir=in_memory()) as scratch,
     ):
         baseline = make_baseline(floats=_FLOATS)
         shard = next(path for path in baseline.paths if baseline.newest in path and path.endswith(".safetensors"))
         data = baseline.tree[shard] or b""
-        damages = [*_flips(len(data), at_most), *_cuts(len(data))]
+        damages = part.of([*_flips(len(data), at_most), *_cuts(len(data))])
         progress = Progress("damage of large chunks", len(damages))
         for count, damage in enumerate(damages, 1):
             root = Path(scratch) / "damaged"
@@ -77,8 +81,8 @@ def damage_natively(*, at_most: int, first_only: bool = False) -> Outcome:
                     damage.done_to(root / shard.lstrip("/")), {OLDER}, path=f"{root}{RUN}", floats=_FLOATS
                 )
             shutil.rmtree(root)
-            if not problem and not used:
-                problem = "nothing was read by the native part"
+            if not problem and used.value < 2:
+                problem = "the native part did not read several chunks at once"
             if problem:
                 violations.append(f"{damage}: {problem}")
             progress.show(count, len(violations))
@@ -87,13 +91,15 @@ def damage_natively(*, at_most: int, first_only: bool = False) -> Outcome:
     return Outcome(count, violations)
 
 
-def damage_natively_in_memory(*, at_most: int, first_only: bool = False) -> Outcome:
+def damage_natively_in_memory(*, at_most: int, first_only: bool = False, part: Slice = WHOLE) -> Outcome:
     """The same for a snapshot that is in memory only."""
     if not native.is_built():
         return Outcome(0, [], "the native part is not built")
     with _counted() as used:
-        outcome = flip_bits_in_memory(at_most=at_most, first_only=first_only, floats=_FLOATS, chunk_bytes=_CHUNK_BYTES)
-    return outcome if used else Outcome(outcome.counted, ["nothing was read by the native part"])
+        outcome = flip_bits_in_memory(
+            at_most=at_most, first_only=first_only, floats=_FLOATS, chunk_bytes=_CHUNK_BYTES, part=part
+        )
+    return outcome if used.value else Outcome(outcome.counted, ["nothing was read by the native part"])
 
 
 def _flips(size_bytes: int, at_most: int) -> Iterator[_Flip]:
@@ -108,14 +114,24 @@ def _cuts(size_bytes: int) -> list[_Cut]:
 
 
 @contextmanager
-def _counted() -> Iterator[Sequence[bool]]:
-    """One entry for each chunk that the native part was to move."""
-    scatter, used = native.scatter, []
+def _several_at_once() -> Iterator[None]:
+    """The first two of the three chunks are moved by one call."""
+    with (
+        patch.object(BlockPool.__init__, "__defaults__", (2 * _CHUNK_BYTES,)),
+        patch("holdfast.engine.reading._LEAST_TURNS", 1),
+    ):
+        yield
 
-    def counting(source: memoryview, parts: Sequence[memoryview]) -> str | None:
+
+@contextmanager
+def _counted() -> Iterator[Any]:
+    """How many chunks the native part was to move at once at most, here and in child processes."""
+    scatter, used = native.scatter_chunks, multiprocessing.Value("q", lock=False)
+
+    def counting(source: memoryview, parts: Sequence[memoryview], chunk_bytes: int) -> list[str] | None:
         if source.nbytes >= native._LEAST_BYTES:
-            used.append(True)
-        return scatter(source, parts)
+            used.value = max(used.value, -(-source.nbytes // chunk_bytes))
+        return scatter(source, parts, chunk_bytes)
 
-    with patch.object(native, "scatter", counting):
+    with patch.object(native, "scatter_chunks", counting):
         yield used

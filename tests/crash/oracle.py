@@ -8,9 +8,8 @@ from blake3 import blake3
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import MANIFEST_NAME
 from holdfast.policy.keep import KEEP_ALL, keep
-from holdfast.testing.memory_files import MemoryFiles
 from tests.crash.life import Expectation
-from tests.crash.models import Tree
+from tests.crash.observed import ObservedFiles
 from tests.crash.outcome import Hang, deadline
 from tests.crash.subject import Program, forget_processes, quiet
 
@@ -21,25 +20,21 @@ _NEXT = 1_000_000
 _PRUNING = keep(last=1)
 
 
-def incomplete_checkpoints(tree: Tree) -> list[str]:
+def incomplete_checkpoints(disk: ObservedFiles) -> list[str]:
     """The manifests that vouch for bytes that are not there, found without holdfast's own reader (I1, I2)."""
-    broken = []
-    for path, data in tree.items():
-        if path.endswith(f"/{MANIFEST_NAME}") and not _is_whole(tree, path, data or b""):
-            broken.append(path)
-    return broken
+    manifests = [path for path in disk.paths() if path.endswith(f"/{MANIFEST_NAME}")]
+    return [path for path in manifests if not _is_whole(disk, path)]
 
 
-def check_disk(tree: Tree, expected: Expectation, *, floats: int, thorough: bool) -> str:
+def check_disk(disk: ObservedFiles, expected: Expectation, *, floats: int, thorough: bool) -> str:
     """Open, restore, save and restore again on the disk; what is wrong with it, or nothing.
 
     `thorough` prunes after the save and restores once more.
     """
-    disk = MemoryFiles.from_tree(tree)
     try:
         with deadline(_DEADLINE_S), quiet():
             if not expected.may_quarantine:
-                broken = incomplete_checkpoints(tree)
+                broken = incomplete_checkpoints(disk)
                 assert not broken, f"a crash left a checkpoint that is not whole: {broken} (I1, I2)"
             _live_on(disk, expected, floats, thorough=thorough)
     except AssertionError as error:
@@ -61,12 +56,13 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
-def _is_whole(tree: Tree, path: str, manifest: bytes) -> bool:
+def _is_whole(disk: ObservedFiles, path: str) -> bool:
+    manifest = disk.peek(path) or b""
     covered, found, digest = manifest.rpartition(b'"blake3":"')
     if not found or digest != blake3(covered).hexdigest().encode() + b'"}\n':
         return False
     for shard in json.loads(manifest)["body"]["shards"]:
-        data = tree.get(path.replace(MANIFEST_NAME, shard["name"])) or b""
+        data = disk.peek(path.replace(MANIFEST_NAME, shard["name"])) or b""
         size = shard["chunk_bytes"]
         digests = [blake3(data[at : at + size]).hexdigest() for at in range(0, len(data), size)]
         if (len(data), digests) != (shard["size_bytes"], shard["blake3"]):
@@ -74,7 +70,7 @@ def _is_whole(tree: Tree, path: str, manifest: bytes) -> bool:
     return True
 
 
-def _live_on(disk: MemoryFiles, expected: Expectation, floats: int, *, thorough: bool) -> None:
+def _live_on(disk: ObservedFiles, expected: Expectation, floats: int, *, thorough: bool) -> None:
     """What a job does after the crash: restore, compute, save; and its successor: restore."""
     process = disk.another_process()
     program = Program(floats=floats)
@@ -87,7 +83,7 @@ def _live_on(disk: MemoryFiles, expected: Expectation, floats: int, *, thorough:
         assert found is not None, f"step {restored.step} was restored with other bits than were saved (I4)"
         assert found in expected.allowed, f"restored save {found}, allowed are {sorted(expected.allowed)} (I5)"
     if not expected.may_quarantine:
-        marks = [path for path in disk.tree() if ".quarantined." in path]
+        marks = [path for path in disk.paths() if ".quarantined." in path]
         assert not marks, f"a crash made a good checkpoint look damaged: {marks}"
     if thorough and restored is not None:
         process.die()
@@ -107,7 +103,7 @@ def _live_on(disk: MemoryFiles, expected: Expectation, floats: int, *, thorough:
     assert after is not None, "the next save was acknowledged, but nothing was restored (I12)"
     assert successor.saved() == _NEXT, f"the next save was acknowledged, but step {after.step} was restored (I5)"
     if thorough:
-        left = [path for path in disk.tree() if path.endswith(MANIFEST_NAME)]
+        left = [path for path in disk.paths() if path.endswith(MANIFEST_NAME)]
         assert left, "pruning left nothing (I6)"
-        broken = [] if expected.may_quarantine else incomplete_checkpoints(disk.tree())
+        broken = [] if expected.may_quarantine else incomplete_checkpoints(disk)
         assert not broken, f"after pruning these are not whole: {broken} (I2)"

@@ -20,11 +20,13 @@ class Outcome(NamedTuple):
     violations: list[str]
     skipped: str = ""
     """Why the part could not run here; empty where it ran."""
+    remark: str = ""
+    """What has to be known about the count."""
 
     def __str__(self) -> str:
         if self.skipped:
             return f"skipped: {self.skipped}"
-        lines = [f"{self.counted:,} tried, {len(self.violations)} violations"]
+        lines = [f"{self.counted:,} tried, {len(self.violations)} violations{self.remark and f' ({self.remark})'}"]
         lines += [f"  {violation}" for violation in self.violations[:_SHOWN]]
         if len(self.violations) > _SHOWN:
             lines.append(f"  … and {len(self.violations) - _SHOWN} more")

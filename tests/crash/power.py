@@ -18,7 +18,8 @@ from tests.crash.children import Tell, listen, start
 from tests.crash.loop_image import LAYOUTS, LoopImage, cut_power, power_is_cut, why_not
 from tests.crash.oracle import describe
 from tests.crash.outcome import Outcome, Progress
-from tests.crash.subject import Program, small_and_fast
+from tests.crash.slices import WHOLE, Slice
+from tests.crash.subject import Program, in_memory, small_and_fast
 
 __all__ = ["cut_many"]
 
@@ -74,25 +75,28 @@ class _CuttingFiles(RecordingFiles):
             cut_power(self._mounted)
 
 
-def cut_many(wanted: int, *, seed: int) -> Outcome:
+def cut_many(wanted: int, *, seed: int, part: Slice = WHOLE) -> Outcome:
     """Cut the power that often, spread over the setups; after each cut restore, compare and go on."""
     skipped = why_not()
     if skipped:
         return Outcome(0, [], skipped)
     violations: list[str] = []
-    progress = Progress("power cuts", wanted)
-    share = -(-wanted // len(_SETUPS))
+    progress = Progress("power cuts", -(-wanted // part.count))
+    share = len(part.of(range(-(-wanted // len(_SETUPS)))))
     cuts = 0
-    for setup in _SETUPS:
-        rng = random.Random(f"{seed} {setup}")
+    for setup in _SETUPS if share else ():
+        rng = random.Random(f"{seed} {setup} {part}")
         with LoopImage(setup.layout) as image, small_and_fast():
             promise = _Promise()
             for turn in range(share + 1):  # what a cut did shows at the next turn; the last one is not counted
                 moment = setup.moments[turn % len(setup.moments)]
-                with tempfile.TemporaryDirectory(prefix="holdfast-arenas-") as memory, arenas_in(Path(memory)):
+                with (
+                    tempfile.TemporaryDirectory(prefix="holdfast-arenas-", dir=in_memory()) as memory,
+                    arenas_in(Path(memory)),
+                ):
                     promise, problem = _one_cut(image, setup, moment, promise, rng)
                 if problem:
-                    violations.append(f"{setup}, cut {turn} {moment} (seed {seed}): {problem}")
+                    violations.append(f"{setup}, cut {turn} {moment} (seed {seed}, slice {part}): {problem}")
                 cuts += turn > 0
                 image.power_on_again()
                 progress.show(cuts, len(violations))

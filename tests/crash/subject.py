@@ -4,6 +4,7 @@ import copy
 import functools
 import hashlib
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
@@ -18,7 +19,7 @@ from holdfast.policy.keep import KEEP_ALL, Keep
 from holdfast.storage import posix_locks
 from holdfast.storage.files import Files
 
-__all__ = ["RUN", "Program", "forget_processes", "quiet", "read_tree", "small_and_fast"]
+__all__ = ["RUN", "Program", "forget_processes", "in_memory", "quiet", "read_tree", "small_and_fast"]
 
 RUN = "/run"
 _PAGE_BYTES = 4096
@@ -128,6 +129,12 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def in_memory() -> str | None:
+    """A directory of a file system in memory, where a sync costs nothing; None, for the usual one, where none is."""
+    memory = "/dev/shm"
+    return memory if os.path.isdir(memory) else None
 
 
 def forget_processes() -> None:

@@ -23,7 +23,8 @@ from tests.crash.children import Tell, listen, start
 from tests.crash.faults import FAULTS, FaultKind
 from tests.crash.oracle import describe
 from tests.crash.outcome import Outcome, Progress
-from tests.crash.subject import Program, quiet, small_and_fast
+from tests.crash.slices import WHOLE, Slice
+from tests.crash.subject import Program, in_memory, quiet, small_and_fast
 
 __all__ = ["SCENARIOS", "sweep"]
 
@@ -90,14 +91,13 @@ SCENARIOS = {
 }
 
 
-def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool = False) -> Outcome:
+def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool = False, part: Slice = WHOLE) -> Outcome:
     """All scenarios × calls × faults; `every` takes only each n-th call, `first_only` ends at the first violation."""
     chosen = [fault for fault in FAULTS if faults is None or fault.name in faults]
     tasks: list[tuple[str, Path, FaultKind, list[int]]] = []
-    memory = "/dev/shm"
     with (
         small_and_fast(),
-        tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=memory if os.path.isdir(memory) else None) as scratch,
+        tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=in_memory()) as scratch,
     ):
         for name in SCENARIOS:
             template, calls = _prepare(name, Path(scratch))
@@ -105,6 +105,7 @@ def sweep(*, faults: list[str] | None = None, every: int = 1, first_only: bool =
                 hit = [number for number, call in enumerate(calls) if call in fault.methods]
                 hit = hit[turn % _AGENT_STRIDE :: every * _AGENT_STRIDE] if SCENARIOS[name].agent else hit[::every]
                 tasks += [(name, template, fault, hit[begin : begin + 20]) for begin in range(0, len(hit), 20)]
+        tasks = part.of(tasks)
         progress = Progress("failing calls", sum(len(numbers) for *_, numbers in tasks))
         done, violations = 0, []
         with multiprocessing.get_context("fork").Pool(_PROCESSES) as pool:
