@@ -281,6 +281,7 @@ class Checkpointer:
             numbers = check_metrics(metrics)
             self._signs.note_loss(check_count("step", step), numbers, fetch=True)
             self._signs.note_metrics(step, numbers)
+            self._session.safe_before = self._signs.safe_before
             document = Document(
                 step=check_count("step", step),
                 epoch=epoch,

@@ -89,6 +89,27 @@ def test_prune_removes_what_it_said_and_tells_the_journal(run, holdfast_command,
     assert '"event": "pruned"' in (run / "journal.jsonl").read_text().splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("kept", "code", "left"), [(2, 1, [10, 20, 30, 40, 50, 60]), (3, 0, [10, 40, 50, 60])], ids=["old", "new"]
+)
+def test_prune_spares_what_a_restart_needs_where_the_newest_have_lost_their_shards(
+    tmp_path, holdfast_command, caplog, kept, code, left
+):
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(3)}, keep=holdfast.KEEP_ALL) as ckpt:
+        for step in range(10, 70, 10):
+            ckpt.save(step=step)
+    for shard in [*(tmp_path / "run").glob("*50-*/rank-*"), *(tmp_path / "run").glob("*60-*/rank-*")]:
+        shard.unlink()
+    holdfast_command("pin", tmp_path / "run", 10)
+
+    answer = holdfast_command("prune", tmp_path / "run", "--keep-last", kept, "--yes")
+
+    assert answer.code == code
+    listed = json.loads(holdfast_command("ls", tmp_path / "run", "--json").out)
+    assert sorted(c["step"] for c in listed["checkpoints"]) == left
+    assert ("is not pruned, because" in caplog.text) == (code == 1)
+
+
 def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage, holdfast_command, steps):
     damage(50)
     holdfast_command("verify", "run", "50", "--quarantine")

@@ -240,3 +240,21 @@ def test_a_metric_to_follow_that_steps_have_is_not_missed_in_saves_without_it(tm
         ckpt.save(metrics={"accuracy": 0.5}, step=2)
 
     assert "health=" not in caplog.text
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("background", ["off", "thread", "process"])
+@pytest.mark.parametrize("loss", [math.nan, 50.0], ids=["not a number", "too high"])
+def test_however_often_it_is_saved_there_is_a_healthy_one_to_go_back_to(tmp_path, every, background, loss):
+    weights = np.zeros(1)
+    options = {"health": "loss", "every": every, "background": background, "sensors": "off"}
+    with holdfast.Checkpointer(tmp_path / "run", {"w": weights}, **options) as ckpt:
+        for step in range(1, 121):
+            weights[0] = step
+            pending = ckpt.step(loss=loss if step > 90 else 1.0)
+            if pending is not None:
+                pending.wait()
+
+    restored = holdfast.load(tmp_path / "run", "healthy")
+
+    assert 60 <= restored["w"][0] <= 90

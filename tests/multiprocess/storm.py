@@ -73,7 +73,10 @@ def storm(run: Path, signals: int, *, on_stop: str, seed: int, check: Callable[[
                     sent += len(burst)
                     has_stopped = False
                     while sent_at or not has_stopped:
-                        word, what, number = next(lines).split()
+                        line = next(lines, "")
+                        if not line and has_stopped and on_stop == "exit":
+                            break  # the second of two came when the program had answered the first, and was ending
+                        word, what, number = line.split()
                         if word == "heard" and what in sent_at:
                             delays_s.append(float(number) - sent_at.pop(what))
                             heard += 1

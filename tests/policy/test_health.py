@@ -130,3 +130,25 @@ def test_whatever_comes_there_is_a_diagnosis(values: list[float]) -> None:
         assert diagnosis.state in (HEALTHY, SUSPECT, FAILING)
         assert bool(diagnosis.reason) == (diagnosis.state != HEALTHY)
         assert diagnosis.state == FAILING or math.isfinite(value)
+
+
+@given(st.lists(st.sampled_from([1.0, 1.1, 0.9, 50.0, math.nan]), max_size=120), st.integers(1, 7))
+def test_what_is_said_to_be_safe_is_never_suspect_later(values: list[float], apart: int) -> None:
+    health, safe = Health(window=8), 0
+
+    for step, value in enumerate(values):
+        suspect_from = health.note(step * apart, value).suspect_from
+
+        assert suspect_from is None or suspect_from >= safe
+        assert health.safe_before is not None
+        safe = max(safe, health.safe_before)
+
+
+def test_all_but_the_last_few_steps_of_a_healthy_training_are_safe() -> None:
+    health = Health()
+    assert health.safe_before is None
+
+    for step in range(100):
+        health.note(step, 1.0)
+
+    assert health.safe_before == 90

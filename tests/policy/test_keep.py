@@ -364,6 +364,32 @@ class TestSuspects:
 
         assert _kept(keep(max_bytes=0), run) == [2, 4]
 
+    def test_the_newest_one_that_cannot_become_suspect_stays_as_well(self, make):
+        run = [make(step) for step in (10, 20, 30, 40)]
+
+        assert _kept(keep(last=1), run, safe_before=30) == [20, 30, 40]
+        assert _reason(keep(last=1), run, 20, safe_before=30) == "surely healthy: from step 30 on that may change"
+        assert _reason(keep(last=1), run, 30, safe_before=30) == "the next one that will be surely healthy"
+        assert _kept(keep(max_bytes=0), run, safe_before=30) == [20, 30, 40]
+        assert _kept(keep(last=1), run, safe_before=5) == [10, 40]
+        assert _kept(keep(last=1), run, safe_before=50) == [40]
+
+    @pytest.mark.parametrize("every", [1, 3, 10, 25])
+    def test_it_is_never_much_older_than_it_has_to_be(self, make, every):
+        there = []
+        for step in range(every, 200, every):
+            there.append(make(step))
+            kept = _kept(keep(last=1), there, safe_before=max(0, step - 9))
+            there = [c for c in there if c.step in kept]
+
+            assert len(there) <= 3
+            assert step < 30 or any(step - 20 - 2 * every <= c.step < step - 9 for c in there)
+
+    def test_one_that_is_suspect_or_damaged_is_not_surely_healthy(self, make):
+        run = [make(10), make(20, suspect="nan"), make(30, quarantined="damaged"), make(40)]
+
+        assert _kept(keep(last=1), run, safe_before=35) == [10, 30, 40]
+
     def test_a_healthy_one_after_them_takes_its_place(self, make):
         run = [make(1), make(2, suspect="nan"), make(3)]
 

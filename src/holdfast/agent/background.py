@@ -230,6 +230,7 @@ class Background:
                 forks=session.forks,
                 attempt=checkpoint.attempt,
                 suspect=checkpoint.suspect,
+                safe_before=session.safe_before,
                 begun=written is not None,
             )
             self._order(slot, message)

@@ -102,6 +102,8 @@ class Write(_Message, frozen=True):
     """The one that the snapshot belongs to; None for that of Hello. A rollback begins another in the same process."""
     suspect: Annotated[str, msgspec.Meta(max_length=_MAX_TEXT_CHARS)] = ""
     """Why the state may be unhealthy: the checkpoint is marked before it exists."""
+    safe_before: _Count | None = None
+    """Checkpoints of earlier steps will not be found suspect: the newest of them stays."""
     begun: bool = False
     """Begin was sent before: whoever has not heard that does not know what became of the name."""
 

@@ -47,6 +47,7 @@ class Worker:
         self.heads: HeadCache = {}
         self.origin: str | None = None
         self.forks: tuple[Fork, ...] = ()
+        self.safe_before: int | None = None
         self.told_of_metric = False
         self.shares_attempt = True
         self._workers = hello.workers
@@ -103,7 +104,7 @@ class Worker:
         try:
             if message.attempt is not None and message.attempt != self.attempt:
                 self._hold(message.attempt)  # a rollback began another attempt in the same process
-            self.origin, self.forks = message.origin, message.forks
+            self.origin, self.forks, self.safe_before = message.origin, message.forks, message.safe_before
             checkpoint, staged_id = self._write(slot, message, report)
         except HoldfastError as error:
             self.journal.record("save_failed", snapshot=message.generation, error=error.message)

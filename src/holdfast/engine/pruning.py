@@ -37,10 +37,18 @@ def plan_prune(
     attempt: int | None = None,
     forks: Sequence[Fork] = (),
     drop_abandoned: bool = False,
+    safe_before: int | None = None,
 ) -> list[Verdict]:
     """What would be kept and removed, and why, oldest first."""
     live = live_line(catalog.checkpoints, origin=origin, attempt=attempt, forks=forks)
-    return decide(keep, catalog.checkpoints, now_s=clock.utc_s(), live=live, drop_abandoned=drop_abandoned)
+    return decide(
+        keep,
+        catalog.checkpoints,
+        now_s=clock.utc_s(),
+        live=live,
+        drop_abandoned=drop_abandoned,
+        safe_before=safe_before,
+    )
 
 
 def prune(
@@ -58,15 +66,30 @@ def prune(
 def remove_planned(
     store: Store, run_id: str, catalog: Catalog, verdicts: list[Verdict], *, attempt: int | None
 ) -> Pruned:
-    """Remove the checkpoints that the verdicts give up, oldest first."""
+    """Remove the checkpoints that the verdicts give up, oldest first.
+
+    Where some of those that stay are not complete, a restart needs one that is: what is newer than the newest complete
+    one stays as well (I6).
+    """
     by_id = {checkpoint.id: checkpoint for checkpoint in catalog.checkpoints}
     doomed = [verdict.id for verdict in verdicts if not verdict.keep]
     if not doomed:
         return Pruned([], 0)
     kept = [by_id[verdict.id] for verdict in verdicts if verdict.keep and by_id[verdict.id].is_sound]
-    if not _one_is_complete(store, run_id, kept):
+    complete, incomplete = _newest_complete(store, run_id, kept)
+    if complete is None:
         _log.warning("%s: nothing was pruned, because no checkpoint that would stay is complete (I6)", store.location)
         return Pruned([], 0)
+    ordered = [checkpoint.id for checkpoint in in_order(catalog.checkpoints)]
+    spared = set(ordered[ordered.index(complete.id) :]).intersection(doomed) if incomplete else set()
+    if spared:
+        _log.warning(
+            "%s: what is newer than %s is not pruned, because %s, which would stay, is not complete (I6)",
+            store.location,
+            complete.id,
+            incomplete[0].id,
+        )
+        doomed = [name for name in doomed if name not in spared]
     removed = [name for name in doomed if remove_checkpoint(store, name, attempt=attempt)]
     return Pruned(removed, sum(by_id[name].size_bytes for name in removed))
 
@@ -88,6 +111,11 @@ def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
     return True
 
 
-def _one_is_complete(store: Store, run_id: str, kept: list[Checkpoint]) -> bool:
-    newest_first = reversed(in_order(kept))
-    return any(is_complete(store, run_id, checkpoint.id) for checkpoint in newest_first)
+def _newest_complete(store: Store, run_id: str, kept: list[Checkpoint]) -> tuple[Checkpoint | None, list[Checkpoint]]:
+    """The newest one that is complete, and the newer ones, which are not."""
+    incomplete: list[Checkpoint] = []
+    for checkpoint in reversed(in_order(kept)):
+        if is_complete(store, run_id, checkpoint.id):
+            return checkpoint, incomplete
+        incomplete.append(checkpoint)
+    return None, incomplete

@@ -43,6 +43,7 @@ class Session:
         self.origin: str | None = None
         self.parent: str | None = None
         self.forks: tuple[Fork, ...] = ()
+        self.safe_before: int | None = None
         self.told_of_metric = False
         self.shares_attempt = False
         self.used_names: set[str] = set()

@@ -57,6 +57,11 @@ class Signs:
         diagnosis = self._health.diagnosis
         return "" if diagnosis.suspect_from is None else diagnosis.reason
 
+    @property
+    def safe_before(self) -> int | None:
+        """Checkpoints of earlier steps will not be found suspect; None where nothing is followed, or known yet."""
+        return self._health.safe_before
+
     def attach(self, session: Session) -> None:
         """The run whose checkpoints are marked, and whose journal is told."""
         self._session = session

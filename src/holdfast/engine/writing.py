@@ -47,6 +47,8 @@ class Attempt(Protocol):
     heads: HeadCache
     origin: str | None
     forks: tuple[Fork, ...]
+    safe_before: int | None
+    """Checkpoints of earlier steps will not be found suspect; None where nobody follows that."""
     told_of_metric: bool
     shares_attempt: bool
     """Whether a process and its agent write for the attempt: then a directory without a manifest may be the other's."""
@@ -115,7 +117,15 @@ def _catalog(writer: Attempt) -> Catalog:
 
 
 def _plan(writer: Attempt, catalog: Catalog, keep: Keep) -> list[Verdict]:
-    return plan_prune(catalog, keep, writer.clock, origin=writer.origin, attempt=writer.attempt, forks=writer.forks)
+    return plan_prune(
+        catalog,
+        keep,
+        writer.clock,
+        origin=writer.origin,
+        attempt=writer.attempt,
+        forks=writer.forks,
+        safe_before=writer.safe_before,
+    )
 
 
 def _report_unknown_metric(writer: Attempt, verdicts: Sequence[Verdict]) -> None:

@@ -62,9 +62,19 @@ class Health:
         """The steps of bad values, None for good ones; empty after enough good ones."""
         self._failed = ""
         self._suspect_from: int | None = None
+        self._step: int | None = None
+
+    @property
+    def safe_before(self) -> int | None:
+        """Whatever comes, no checkpoint of an earlier step than this becomes suspect; None before the first value."""
+        if self._suspect_from is not None or self._step is None:
+            return self._suspect_from
+        first_bad = next((step for step in self._recent if step is not None), self._step + 1)
+        return max(0, first_bad - self._shortly)
 
     def note(self, step: int, value: float) -> Diagnosis:
         """The value of a step; cheap enough for every step."""
+        self._step = step
         if -math.inf < value <= self._limit:  # not true of NaN either
             self._values.append(value)
             self._until_refresh -= 1

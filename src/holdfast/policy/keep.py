@@ -112,13 +112,18 @@ def decide(
     now_s: float,
     live: Set[CheckpointName],
     drop_abandoned: bool = False,
+    safe_before: int | None = None,
 ) -> list[Verdict]:
-    """One verdict for each checkpoint, oldest first. `live` is what `policy.lineage.live_line` says."""
+    """One verdict for each checkpoint, oldest first. `live` is what `policy.lineage.live_line` says.
+
+    `safe_before`: those of this step and later ones may yet be found suspect. So the newest one before it stays, and
+    the first one after it, which takes its place some day.
+    """
     ordered = in_order(checkpoints)
     line = [c for c in ordered if c.id in live and c.is_sound]
     left = [] if drop_abandoned else [c for c in ordered if c.id not in live and c.is_sound]
 
-    protected = _protected(ordered, live)
+    protected = _protected(ordered, live, safe_before)
     ruled = _ruled(keep.rules, line, left, now_s)
     tips = dict.fromkeys(() if drop_abandoned else abandoned_tips(ordered, live), "newest of an abandoned branch")
     # Damaged data is not counted: it must not push good checkpoints out.
@@ -138,7 +143,9 @@ def decide(
     return verdicts
 
 
-def _protected(ordered: list[Checkpoint], live: Set[CheckpointName]) -> dict[CheckpointName, str]:
+def _protected(
+    ordered: list[Checkpoint], live: Set[CheckpointName], safe_before: int | None
+) -> dict[CheckpointName, str]:
     reasons: dict[CheckpointName, list[str]] = {}
     usable = [c for c in ordered if c.is_sound]
     line = [c for c in usable if c.id in live]
@@ -157,6 +164,13 @@ def _protected(ordered: list[Checkpoint], live: Set[CheckpointName]) -> dict[Che
     healthy = healthy_before_suspects(ordered, live)
     if healthy is not None:
         reasons.setdefault(healthy.id, []).append("the last healthy one: newer ones are suspect")
+    # Damage to a training is seen some steps after it was done. By then the last few may all have it.
+    if safe_before is not None:
+        well = [c for c in line if not c.suspect]
+        for safe in [c for c in well if c.step < safe_before][-1:]:
+            reasons.setdefault(safe.id, []).append(f"surely healthy: from step {safe_before} on that may change")
+        for following in [c for c in well if c.step >= safe_before][:1]:
+            reasons.setdefault(following.id, []).append("the next one that will be surely healthy")
     return {name: "; ".join(texts) for name, texts in reasons.items()}
 
 
