@@ -310,6 +310,21 @@ def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, dam
     ]
 
 
+def test_verify_says_what_it_released(run, damage, holdfast_command):
+    name = damage(50)
+    marked = json.loads(holdfast_command("verify", "run", "50", "--quarantine", "--json").out)["checkpoints"][0]
+    damage(50)  # flips the same bit back
+    shutil.copytree(run, "other")
+
+    text = holdfast_command("verify", "run", name, "--release").out
+    document = json.loads(holdfast_command("verify", "other", name, "--release", "--json").out)["checkpoints"][0]
+
+    assert "quarantined all the same" not in text
+    assert "step 50 is released, and restores use it again; it was quarantined: rank-00000.safetensors, chunk 0" in text
+    assert "chunk 0" in marked["quarantined"]
+    assert (document["quarantined"], document["released"], document["marked"]) == ("", True, "verified")
+
+
 def test_damage_that_verify_found_is_remembered_until_it_is_found_intact(run, damage, holdfast_command):
     holdfast_command("verify", "run", "50")
     damage(50)

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         wanted = in_order(checkpoints) if arguments.all else _pick(opened, checkpoints, which, best, arguments.run)
         if not wanted:
             raise NoCheckpointError(f"{arguments.run} has no checkpoints yet", hint="save one first")
-        found = _verify(opened, wanted, out)
+        found = _verify(opened, wanted, out, release=arguments.release)
         marked = _mark(opened, found, arguments, out)
     if out.json:
         out.document({"run": arguments.run, "checkpoints": [_document(one, marked) for one in found]})
@@ -92,7 +92,7 @@ def _open(arguments: argparse.Namespace, out: Output) -> Run:
         return opened
 
 
-def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Verification]:
+def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output, *, release: bool) -> list[Verification]:
     total_bytes = sum(checkpoint.size_bytes for checkpoint in wanted)
     found: list[Verification] = []
     with progress_bar("verifying", total_bytes, quiet=out.json) as progress:
@@ -107,11 +107,11 @@ def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Veri
                 continue
             found.append(one)
             if not out.json:
-                _report(one, out)
+                _report(one, out, release=release)
     return found
 
 
-def _report(one: Verification, out: Output) -> None:
+def _report(one: Verification, out: Output, *, release: bool) -> None:
     verdict = ("intact ", Style.GREEN) if one.is_intact else ("UNREAD " if one.is_unread else "DAMAGED", Style.RED)
     about = f"  step {one.checkpoint.step}  {size(one.read_bytes or one.checkpoint.size_bytes)}  "
     out.pieces(verdict, (about, Style.PLAIN), (one.checkpoint.id, Style.DIM))
@@ -120,7 +120,7 @@ def _report(one: Verification, out: Output) -> None:
         if damage.leaves:
             more = f" and {len(damage.leaves) - _NAMES_SHOWN} more" if len(damage.leaves) > _NAMES_SHOWN else ""
             out.line(f"         touches {', '.join(damage.leaves[:_NAMES_SHOWN])}{more}")
-    if one.is_intact and one.checkpoint.quarantined:
+    if one.is_intact and one.checkpoint.quarantined and not release:
         out.line(f"         quarantined all the same: {one.checkpoint.quarantined} (--release takes the mark off)")
 
 
@@ -174,6 +174,10 @@ def _summarise(found: Sequence[Verification], marked: dict[str, str], out: Outpu
     damaged = [one for one in found if not (one.is_intact or one.is_unread)]
     unread = [one for one in found if one.is_unread]
     read = size(sum(one.read_bytes for one in found))
+    for one in found:
+        if _is_released(one, marked):
+            was = one.checkpoint.quarantined
+            out.line(f"step {one.checkpoint.step} is released, and restores use it again; it was quarantined: {was}")
     if damaged:
         out.line(f"{len(damaged)} of {count(len(found), 'checkpoint')} damaged; {read} read", Style.RED)
         if any(not one.checkpoint.quarantined and marked.get(one.checkpoint.id) != QUARANTINED for one in damaged):
@@ -184,13 +188,21 @@ def _summarise(found: Sequence[Verification], marked: dict[str, str], out: Outpu
         out.line(f"all {count(len(found), 'checkpoint')} intact; {read} read", Style.GREEN)
 
 
+def _is_released(one: Verification, marked: dict[str, str]) -> bool:
+    return bool(one.checkpoint.quarantined) and marked.get(one.checkpoint.id) == VERIFIED
+
+
 def _document(one: Verification, marked: dict[str, str]) -> dict[str, object]:
+    is_released, mark = _is_released(one, marked), marked.get(one.checkpoint.id)
+    # As it is now, after marks were set and taken off.
+    quarantined = "" if is_released else one.reason if mark == QUARANTINED else one.checkpoint.quarantined
     return {
         "id": one.checkpoint.id,
         "step": one.checkpoint.step,
         "intact": one.is_intact,
         "read_bytes": one.read_bytes,
-        "quarantined": one.checkpoint.quarantined,
-        "marked": marked.get(one.checkpoint.id),
+        "quarantined": quarantined,
+        "released": is_released,
+        "marked": mark,
         "damage": [damage._asdict() for damage in one.damage],
     }
