@@ -355,6 +355,18 @@ def test_copying_again_skips_what_is_there(run, holdfast_command):
     assert len(document["copied"]) == 5
 
 
+def test_what_was_there_already_is_not_said_to_be_verified(run, holdfast_command):
+    first = holdfast_command("cp", "run", "copy").out
+    shard = next((run.parent / "copy").glob("000000050-*/rank-00000.safetensors"))
+    shard.write_bytes(bytes(shard.stat().st_size))
+
+    again = holdfast_command("cp", "run", "copy").out
+
+    assert first.endswith(", verified\n")
+    assert "verified" not in again
+    assert "6 were there already and were not read again: `holdfast verify copy --all` does that" in again
+
+
 def test_a_damaged_checkpoint_is_not_copied(run, damage, holdfast_command):
     damage(50)
 
