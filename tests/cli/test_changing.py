@@ -523,6 +523,15 @@ def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfa
     assert "chmod go-w" in failed.out
 
 
+def test_the_doctor_takes_a_run_without_its_marker_for_a_run(run, holdfast_command):
+    (run / "holdfast.json").unlink()
+
+    found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
+
+    assert {finding["what"]: finding["status"] for finding in found}["marker"] == "warn"
+    assert "checkpoints" in [finding["what"] for finding in found]
+
+
 def test_the_doctor_breaks_lines_between_words_on_a_terminal_and_keeps_them_in_their_column(
     run, holdfast_command, monkeypatch
 ):
