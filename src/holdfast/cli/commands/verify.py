@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError, Usa
 from holdfast.core.values import Checkpoint
 from holdfast.engine.marks import DAMAGED, QUARANTINED, VERIFIED, clear_mark, list_marks, set_mark
 from holdfast.engine.verify import Verification, verify_checkpoint
-from holdfast.policy.lineage import in_order
+from holdfast.policy.lineage import in_order, latest
 from holdfast.storage.store import Store
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -66,19 +66,19 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
 def _pick(opened: Run, checkpoints: Sequence[Checkpoint], which: str, best: Best, where: str) -> list[Checkpoint]:
     """The one that is asked for. Before the latest, those that would be it, were they not damaged.
 
-    Of these nothing but the name can be read. Those that are marked are known.
+    Of these nothing but the name can be read. Those that are marked as quarantined are known. One that is marked as
+    damaged is looked at again: a restore would do that, too.
     """
     if which != LATEST:
         return [pick(checkpoints, which, best=best, where=where)]
     marked = list_marks(opened.store)[QUARANTINED]
     unreadable = [c for c in in_order(checkpoints) if c.quarantined and c.seq == 0 and c.id not in marked]
     try:
-        latest = pick(checkpoints, which, best=best, where=where)
+        first = latest(checkpoints)
     except NoCheckpointError:
-        if not unreadable:
-            raise
-        return unreadable
-    return [*(c for c in unreadable if (c.attempt, c.step) > (latest.attempt, latest.step)), latest]
+        # Without one, `pick` raises, and names the run.
+        return unreadable or [pick(checkpoints, which, best=best, where=where)]
+    return [*(c for c in unreadable if (c.attempt, c.step) > (first.attempt, first.step)), first]
 
 
 def _open(arguments: argparse.Namespace, out: Output) -> Run:
