@@ -111,8 +111,8 @@ def restore_session(
 ) -> Loaded | None:
     """Load the chosen checkpoint as the plan says; None where the run has none yet.
 
-    `on_touch` runs before the first byte of the program's state changes; `is_touched` says whether one has changed that
-    no restore has made good yet.
+    `on_touch` runs before the first byte of the program's state changes, and perhaps again; `is_touched` says whether
+    one has changed that no restore has made good yet.
     """
     source = Source(session.store, session.run_id, session.pool, session.workers)
 
@@ -142,8 +142,8 @@ def restore_session(
             check_fence(session.store, session.attempt)
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
-        on_touch()
-        fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)))
+        fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)), on_touch=on_touch)
+        on_touch()  # a state may have no arrays
         value = plan.apply()
         _report_unknown_classes(plan.unknown_classes)
         left = [] if random_plan is None else restore_random(random_plan.value())
