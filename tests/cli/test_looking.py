@@ -289,6 +289,26 @@ def test_verify_says_what_becomes_of_a_damaged_one_unless_it_is_marked(run, dama
     assert "takes the next older one" not in second.out
 
 
+@pytest.mark.parametrize("option", [[], ["--quarantine"]], ids=["plain", "quarantine"])
+def test_verify_does_not_promise_an_older_one_where_all_are_damaged(run, holdfast_command, option):
+    for shard in run.glob("0*/rank-00000.safetensors"):
+        shard.unlink()
+
+    answer = holdfast_command("verify", "run", "--all", *option)
+
+    assert "6 of 6 checkpoints damaged" in answer.out
+    assert "takes the next older one" not in answer.out
+    assert "none is left that restore() could use" in answer.out
+
+
+def test_verify_does_not_promise_an_older_one_of_the_oldest(run, damage, holdfast_command):
+    damage(10)
+
+    answer = holdfast_command("verify", "run", "--all")
+
+    assert "restore() finds that out, too, and has no older one to take" in answer.out
+
+
 def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, damage, holdfast_command):
     name = damage(50)
 

@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError, Usa
 from holdfast.core.values import Checkpoint
 from holdfast.engine.marks import DAMAGED, QUARANTINED, VERIFIED, clear_mark, list_marks, set_mark
 from holdfast.engine.verify import Verification, verify_checkpoint
-from holdfast.policy.lineage import in_order, latest
+from holdfast.policy.lineage import choose, in_order, latest
 from holdfast.storage.store import Store
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         out.document({"run": arguments.run, "checkpoints": [_document(one, marked) for one in found]})
     else:
         _summarise(found, marked, out)
+        _say_what_follows(found, marked, checkpoints, out)
     return OK if all(one.is_intact for one in found) else NO
 
 
@@ -180,12 +181,34 @@ def _summarise(found: Sequence[Verification], marked: dict[str, str], out: Outpu
             out.line(f"step {one.checkpoint.step} is released, and restores use it again; it was quarantined: {was}")
     if damaged:
         out.line(f"{len(damaged)} of {count(len(found), 'checkpoint')} damaged; {read} read", Style.RED)
-        if any(not one.checkpoint.quarantined and marked.get(one.checkpoint.id) != QUARANTINED for one in damaged):
-            out.line("restore() finds that out, too, and takes the next older one; with --quarantine it does not try")
     if unread:
         out.line(f"{len(unread)} of {count(len(found), 'checkpoint')} could not be read, and may be intact", Style.RED)
     if not damaged and not unread and len(found) > 1:
         out.line(f"all {count(len(found), 'checkpoint')} intact; {read} read", Style.GREEN)
+
+
+def _say_what_follows(
+    found: Sequence[Verification], marked: dict[str, str], checkpoints: Sequence[Checkpoint], out: Output
+) -> None:
+    """What a restore does about the damage."""
+    damaged = {one.checkpoint.id for one in found if not (one.is_intact or one.is_unread)}
+    if not damaged:
+        return
+    intact = {
+        one.checkpoint.id
+        for one in found
+        if one.is_intact and (not one.checkpoint.quarantined or _is_released(one, marked))
+    }
+    usable = intact | {c.id for c in checkpoints if c.is_sound and c.id not in damaged}
+    if not usable:
+        out.line("none is left that restore() could use: it fails, unless one is found intact", Style.RED)
+        out.line("a copy of the run (holdfast cp) may have some")
+        return
+    tried = [c for c in checkpoints if c.id in damaged and not c.quarantined and marked.get(c.id) != QUARANTINED]
+    if tried:
+        fallbacks = choose(checkpoints, in_order(tried)[-1].id)[1:]
+        then = "takes the next older one" if usable & {c.id for c in fallbacks} else "has no older one to take"
+        out.line(f"restore() finds that out, too, and {then}; with --quarantine it does not try")
 
 
 def _is_released(one: Verification, marked: dict[str, str]) -> bool:
