@@ -303,6 +303,21 @@ class TestDamage:
                 ckpt.save(step=2)
         assert fragile.is_broken
 
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_who_named_a_damaged_one_is_told_to_choose_another_and_not_to_start_over(self, tmp_path, step):
+        ids = make_run(tmp_path, 1, 2, 3)
+        for damaged in ids[:2]:
+            flip_bit(shard_of(tmp_path, damaged), 5000)
+
+        with open_run(tmp_path) as ckpt:
+            for read in (lambda: holdfast.load(tmp_path / "run", step), lambda: ckpt.restore(step)):
+                with pytest.raises(
+                    holdfast.RestoreError, match="the checkpoint that was named cannot be used"
+                ) as caught:
+                    read()
+                assert "start over" not in caught.value.hint
+                assert f"`holdfast ls {tmp_path / 'run'}` lists what else there is" in caught.value.hint
+
     @pytest.mark.parametrize("strict", [True, False])
     def test_an_older_one_that_would_leave_parts_of_a_damaged_one_in_the_state_is_refused(self, tmp_path, strict):
         make_run(tmp_path, 1)
