@@ -487,6 +487,17 @@ def test_bad_metrics_files_and_names_are_refused(run, holdfast_command, tmp_path
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [("loss=abc", "'abc' is not a number"), ("loss=", "'' is not a number"), ("loss", "is not NAME=VALUE")],
+)
+def test_a_metric_that_is_refused_is_said_to_lack_what_it_lacks(run, holdfast_command, metric, said):
+    answer = holdfast_command("import", "list.npz", "new", "--step", "1", "--metric", metric)
+
+    assert answer.code == 2
+    assert f"--metric {metric!r}: {said}" in answer.err
+
+
 def test_the_doctor_finds_a_healthy_run_healthy_and_leaves_nothing_behind(run, holdfast_command):
     before = sorted(path.name for path in run.iterdir())
 
