@@ -267,6 +267,57 @@ class TestDamage:
             with pytest.raises(holdfast.StateError, match="half-way"):
                 ckpt.save(step=2)
 
+    @pytest.mark.parametrize("harm", [Path.unlink, lambda shard: os.truncate(shard, 5000)], ids=["missing", "short"])
+    def test_a_state_into_which_nothing_was_read_is_not_said_to_be_overwritten(self, tmp_path, harm):
+        for name in make_run(tmp_path, 1, 2):
+            harm(shard_of(tmp_path, name))
+        state = new_state()
+        fill(state, 7)
+
+        with open_run(tmp_path, state) as ckpt, pytest.raises(holdfast.RestoreError) as caught:
+            ckpt.restore()
+
+        assert "overwritten" not in str(caught.value)
+        assert (state["w"] == 7).all()
+
+    def test_a_state_without_arrays_that_was_half_restored_is_not_saved(self, tmp_path):
+        class Fragile:
+            def __init__(self) -> None:
+                self.is_broken = False
+
+            def state_dict(self) -> dict[str, int]:
+                return {"n": 1}
+
+            def load_state_dict(self, state: dict[str, int]) -> None:
+                self.is_broken = True
+                raise holdfast.UnsupportedError("no more of this")
+
+        with open_run(tmp_path, {"fragile": Fragile()}, random=False) as ckpt:
+            ckpt.save(step=1)
+        fragile = Fragile()
+
+        with open_run(tmp_path, {"fragile": fragile}, random=False) as ckpt:
+            with pytest.raises(holdfast.RestoreError, match="must not be used"):
+                ckpt.restore()
+            with pytest.raises(holdfast.StateError, match="half-way"):
+                ckpt.save(step=2)
+        assert fragile.is_broken
+
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_who_named_a_damaged_one_is_told_to_choose_another_and_not_to_start_over(self, tmp_path, step):
+        ids = make_run(tmp_path, 1, 2, 3)
+        for damaged in ids[:2]:
+            flip_bit(shard_of(tmp_path, damaged), 5000)
+
+        with open_run(tmp_path) as ckpt:
+            for read in (lambda: holdfast.load(tmp_path / "run", step), lambda: ckpt.restore(step)):
+                with pytest.raises(
+                    holdfast.RestoreError, match="the checkpoint that was named cannot be used"
+                ) as caught:
+                    read()
+                assert "start over" not in caught.value.hint
+                assert f"`holdfast ls {tmp_path / 'run'}` lists what else there is" in caught.value.hint
+
     @pytest.mark.parametrize("strict", [True, False])
     def test_an_older_one_that_would_leave_parts_of_a_damaged_one_in_the_state_is_refused(self, tmp_path, strict):
         make_run(tmp_path, 1)

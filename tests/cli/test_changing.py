@@ -376,6 +376,18 @@ def test_copying_again_skips_what_is_there(run, holdfast_command):
     assert len(document["copied"]) == 5
 
 
+def test_what_was_there_already_is_not_said_to_be_verified(run, holdfast_command):
+    first = holdfast_command("cp", "run", "copy").out
+    shard = next((run.parent / "copy").glob("000000050-*/rank-00000.safetensors"))
+    shard.write_bytes(bytes(shard.stat().st_size))
+
+    again = holdfast_command("cp", "run", "copy").out
+
+    assert first.endswith(", verified\n")
+    assert "verified" not in again
+    assert "6 were there already and were not read again: `holdfast verify copy --all` does that" in again
+
+
 def test_a_damaged_checkpoint_is_not_copied(run, damage, holdfast_command):
     damage(50)
 
@@ -496,6 +508,17 @@ def test_bad_metrics_files_and_names_are_refused(run, holdfast_command, tmp_path
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [("loss=abc", "'abc' is not a number"), ("loss=", "'' is not a number"), ("loss", "is not NAME=VALUE")],
+)
+def test_a_metric_that_is_refused_is_said_to_lack_what_it_lacks(run, holdfast_command, metric, said):
+    answer = holdfast_command("import", "list.npz", "new", "--step", "1", "--metric", metric)
+
+    assert answer.code == 2
+    assert f"--metric {metric!r}: {said}" in answer.err
+
+
 def test_the_doctor_finds_a_healthy_run_healthy_and_leaves_nothing_behind(run, holdfast_command):
     before = sorted(path.name for path in run.iterdir())
 
@@ -530,6 +553,15 @@ def test_the_doctor_warns_of_leftovers_and_fails_on_open_permissions(run, holdfa
     failed = holdfast_command("doctor", "open", "--speed", "1M")
     assert failed.code == 1
     assert "chmod go-w" in failed.out
+
+
+def test_the_doctor_takes_a_run_without_its_marker_for_a_run(run, holdfast_command):
+    (run / "holdfast.json").unlink()
+
+    found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
+
+    assert {finding["what"]: finding["status"] for finding in found}["marker"] == "warn"
+    assert "checkpoints" in [finding["what"] for finding in found]
 
 
 def test_the_doctor_breaks_lines_between_words_on_a_terminal_and_keeps_them_in_their_column(

@@ -503,6 +503,19 @@ def test_torn_lines_and_foreign_ones_are_skipped(tmp_path, monkeypatch, holdfast
 
     assert answer.code == 0
     assert answer.out.startswith("run  every 88 steps")
+    assert "4 lines of the journal could not be read; left out" in answer.out
+
+
+def test_a_journal_that_tells_nothing_is_not_taken_for_a_run_without_checkpoints(run, holdfast_command):
+    (run / "journal.jsonl").write_text("junk\n")
+
+    text = holdfast_command("explain", "run").out
+    document = json.loads(holdfast_command("explain", "run", "--json").out)
+
+    assert "no program has made a checkpoint" not in text
+    assert "checkpoints    6 here, of which the journal tells nothing" in text
+    assert "1 line of the journal could not be read; left out" in text
+    assert document["unread_lines"] == 1
 
 
 def test_a_journal_whose_beginning_is_not_read_any_more_is_said_to_be_long(tmp_path, monkeypatch, holdfast_command):

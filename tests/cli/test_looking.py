@@ -289,6 +289,26 @@ def test_verify_says_what_becomes_of_a_damaged_one_unless_it_is_marked(run, dama
     assert "takes the next older one" not in second.out
 
 
+@pytest.mark.parametrize("option", [[], ["--quarantine"]], ids=["plain", "quarantine"])
+def test_verify_does_not_promise_an_older_one_where_all_are_damaged(run, holdfast_command, option):
+    for shard in run.glob("0*/rank-00000.safetensors"):
+        shard.unlink()
+
+    answer = holdfast_command("verify", "run", "--all", *option)
+
+    assert "6 of 6 checkpoints damaged" in answer.out
+    assert "takes the next older one" not in answer.out
+    assert "none is left that restore() could use" in answer.out
+
+
+def test_verify_does_not_promise_an_older_one_of_the_oldest(run, damage, holdfast_command):
+    damage(10)
+
+    answer = holdfast_command("verify", "run", "--all")
+
+    assert "restore() finds that out, too, and has no older one to take" in answer.out
+
+
 def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, damage, holdfast_command):
     name = damage(50)
 
@@ -310,13 +330,28 @@ def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, dam
     ]
 
 
+def test_verify_says_what_it_released(run, damage, holdfast_command):
+    name = damage(50)
+    marked = json.loads(holdfast_command("verify", "run", "50", "--quarantine", "--json").out)["checkpoints"][0]
+    damage(50)  # flips the same bit back
+    shutil.copytree(run, "other")
+
+    text = holdfast_command("verify", "run", name, "--release").out
+    document = json.loads(holdfast_command("verify", "other", name, "--release", "--json").out)["checkpoints"][0]
+
+    assert "quarantined all the same" not in text
+    assert "step 50 is released, and restores use it again; it was quarantined: rank-00000.safetensors, chunk 0" in text
+    assert "chunk 0" in marked["quarantined"]
+    assert (document["quarantined"], document["released"], document["marked"]) == ("", True, "verified")
+
+
 def test_damage_that_verify_found_is_remembered_until_it_is_found_intact(run, damage, holdfast_command):
     holdfast_command("verify", "run", "50")
     damage(50)
 
     assert holdfast_command("verify", "run", "50").code == 1
     listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
-    assert (listed["states"], listed["verified"]) == (["damaged", "latest"], False)
+    assert (listed["states"], listed["verified"]) == (["damaged"], False)
     assert "chunk 0" in holdfast_command("ls", "run").out
     assert "damaged     rank-00000.safetensors, chunk 0" in holdfast_command("show", "run", "50").out
     told = holdfast_command("doctor", "run", "--speed", "0").out
@@ -327,6 +362,38 @@ def test_damage_that_verify_found_is_remembered_until_it_is_found_intact(run, da
     assert holdfast_command("verify", "run", "50").code == 0
     listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
     assert (listed["states"], listed["damaged"]) == (["verified", "latest"], "")
+
+
+def test_the_latest_is_the_newest_that_is_not_known_to_be_damaged(run, damage, holdfast_command):
+    name = damage(50)
+    holdfast_command("verify", "run")
+
+    listed = json.loads(holdfast_command("ls", "run", "--json").out)
+    runs = json.loads(holdfast_command("ls", ".", "--json").out)["runs"]
+    shown = json.loads(holdfast_command("show", "run", "--json").out)["checkpoint"]
+    exported = holdfast_command("export", "run", "latest", "--to", "latest.npz")
+
+    assert [(c["attempt"], c["step"]) for c in listed["checkpoints"] if "latest" in c["states"]] == [(2, 30)]
+    assert runs[0]["latest_step"] == 30
+    assert (shown["step"], shown["states"]) == (30, ["committed", "latest"])
+    assert exported.code == 0
+    assert "of step 30" in exported.out
+    assert holdfast_command("diff", "run", "30", "latest").code == 0
+    assert name in holdfast_command("verify", "run").out  # it may be intact by now
+
+
+def test_where_all_are_damaged_none_is_the_latest_and_reading_it_says_why(run, damage, holdfast_command):
+    for name in sorted(path.name for path in run.glob("0*-*"))[:-1]:
+        holdfast_command("rm", "run", name, "--yes", "--force")
+    damage(50)
+    holdfast_command("verify", "run")
+
+    (listed,) = json.loads(holdfast_command("ls", "run", "--json").out)["checkpoints"]
+    exported = holdfast_command("export", "run", "latest", "--to", "latest.npz")
+
+    assert listed["states"] == ["damaged"]
+    assert exported.code == 4
+    assert "chunk 0 differs" in exported.err
 
 
 def test_a_restore_that_reads_all_of_a_checkpoint_takes_back_that_it_is_damaged(run, damage, holdfast_command):
@@ -382,7 +449,7 @@ def test_what_the_device_cannot_read_is_damaged(run, holdfast_command, monkeypat
 
     assert "DAMAGED  step 50" in answer.out
     listed = _checkpoint(json.loads(holdfast_command("ls", "run", "--json").out), 50, 2)
-    assert listed["states"] == ["damaged", "latest"]
+    assert listed["states"] == ["damaged"]
 
 
 def _without_shards(number: int) -> Callable[..., int]:

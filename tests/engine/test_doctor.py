@@ -179,6 +179,25 @@ def test_leftovers_strangers_and_torn_journals_are_seen(checkup, tmp_path):
     assert found["journal"].found.startswith("2 of ")
 
 
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda marker: os.truncate(marker, 5), "holdfast.json: the marker is damaged"),
+        (lambda marker: marker.unlink(), "holdfast.json is missing"),
+    ],
+    ids=["damaged", "missing"],
+)
+def test_a_marker_that_cannot_be_read_is_seen_though_the_run_is_used(checkup, tmp_path, harm, said):
+    assert checkup()["marker"].status == OK
+    harm(tmp_path / "run" / "holdfast.json")
+
+    found = checkup()["marker"]
+
+    assert found.status == WARN
+    assert found.found.startswith(said)
+    assert "holdfast cp" in found.advice
+
+
 def test_a_quarantined_checkpoint_is_seen_with_its_reason(checkup, tmp_path):
     next((tmp_path / "run").glob("000000002-*/manifest.json")).write_bytes(b"")
 

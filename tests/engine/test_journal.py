@@ -1,6 +1,6 @@
 """The journal helps and is never trusted."""
 
-from holdfast.engine.journal import Journal, read_events
+from holdfast.engine.journal import Journal, read_events, read_journal
 
 
 def test_events_come_back_in_order(store, clock):
@@ -25,6 +25,18 @@ def test_torn_and_damaged_lines_are_skipped(tmp_path, store, clock):
     journal.record("committed", step=2)
 
     assert [event["step"] for event in read_events(store)] == [1, 2]
+    assert read_journal(store)[1] == 5
+
+
+def test_the_end_of_a_line_whose_beginning_is_not_read_is_not_counted(store, clock):
+    journal = Journal(store, clock, attempt=1)
+    for step in range(4):
+        journal.record("committed", step=step, note="x" * 300_000)
+
+    events, unread = read_journal(store)
+
+    assert [event["step"] for event in events] == [1, 2, 3]
+    assert unread == 0
 
 
 def test_a_journal_that_cannot_be_written_is_a_warning(tmp_path, store, clock, caplog):

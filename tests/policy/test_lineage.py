@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Fork
-from holdfast.policy.lineage import ABANDONED, LIVE, abandoned_tips, branches, choose, in_order, latest, live_line
+from holdfast.policy.lineage import (
+    ABANDONED,
+    LIVE,
+    abandoned_tips,
+    branches,
+    choose,
+    in_order,
+    latest,
+    latest_undamaged,
+    live_line,
+)
 
 
 @pytest.fixture
@@ -36,6 +46,20 @@ def test_the_latest_is_what_choosing_it_would_try_first(rolled_back, make):
     for unusable in ([], [make(1, quarantined="bad")]):
         with pytest.raises(NoCheckpointError, match=r"^latest: "):
             latest(unusable)
+
+
+def test_the_latest_undamaged_one_is_the_first_fallback_that_nobody_found_damaged(rolled_back):
+    def found_damaged(*places):
+        return [c._replace(damaged="chunk 3 differs" if (c.attempt, c.step) in places else "") for c in rolled_back]
+
+    line = [(2, 400), (2, 300), (1, 200), (1, 100)]
+
+    assert latest_undamaged(rolled_back) == latest(rolled_back)
+    assert latest_undamaged(found_damaged(*line[:2])).step == 200
+    # Of what the rollback left, never the one of a later step.
+    assert _steps([latest_undamaged(found_damaged(*line))]) == [(1, 400)]
+    assert latest_undamaged(found_damaged(*line, (1, 300), (1, 400))) is None
+    assert latest_undamaged([]) is None
 
 
 def test_order_is_by_attempt_and_step_and_never_by_time(make):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Checkpoint
-from holdfast.policy.lineage import choose, live_line
+from holdfast.policy.lineage import choose, latest_undamaged, live_line
 
 __all__ = ["BEST", "LATEST", "Best", "best_of", "check_metric", "pick"]
 
@@ -36,6 +36,9 @@ def best_of(arguments: argparse.Namespace, *which: str) -> Best:
 
 def pick(checkpoints: Sequence[Checkpoint], which: str, *, where: str, best: Best | None = None) -> Checkpoint:
     """The checkpoint that is meant; errors name the run."""
+    # Where all of them are damaged, reading the newest says what is wrong with it.
+    if which == LATEST and (undamaged := latest_undamaged(checkpoints)) is not None:
+        return undamaged
     by, mode = best or Best()
     if which == BEST:
         _check_best(checkpoints, by, where)

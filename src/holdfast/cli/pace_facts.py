@@ -51,10 +51,13 @@ def pace_facts(report: Report, pace: Pace) -> Iterator[tuple[str, str, str]]:
         yield "as of", f"attempt {pace.attempt}: the one that came after it has not measured enough yet", Style.YELLOW
 
 
-def unpaced_facts(report: Report) -> Iterator[tuple[str, str, str]]:
-    """Of a run in which no interval was chosen by measurement: what its checkpoints tell."""
-    yield "why", _why_unpaced(report), ""
-    yield "checkpoints", _spaced(report), ""
+def unpaced_facts(report: Report, untold: int) -> Iterator[tuple[str, str, str]]:
+    """Of a run in which no interval was chosen by measurement: what its checkpoints tell.
+
+    `untold` is how many there are where the journal tells of none.
+    """
+    yield "why", _why_unpaced(report, untold), ""
+    yield "checkpoints", _spaced(report, untold), ""
     if report.attempts:
         yield "failures", _failures(report), ""
 
@@ -64,18 +67,20 @@ def lately_words(pace: Pace) -> str:
     return _UNKNOWN if pace.overhead_lately is None else share_words(pace.overhead_lately)
 
 
-def _why_unpaced(report: Report) -> str:
+def _why_unpaced(report: Report, untold: int) -> str:
     if report.is_auto:
         return 'every="auto" has not measured enough yet'
     if report.commits:
         return 'the program\'s own rule (every=..., or save() where it wants): the interval was not found by "auto"'
+    if untold:
+        return "the journal does not tell: it knows of no checkpoint, and of no interval"
     return "no program has made a checkpoint here yet, and no interval was found"
 
 
-def _spaced(report: Report) -> str:
+def _spaced(report: Report, untold: int) -> str:
     """How many checkpoints there are, and how far apart."""
     if not report.commits:
-        return "none yet"
+        return f"{untold:,} here, of which the journal tells nothing" if untold else "none yet"
     made, spacing = f"{len(report.commits):,} durable", report.spacing
     if spacing is None:
         return made

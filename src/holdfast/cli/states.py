@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from holdfast.cli.table import Style
-from holdfast.core.errors import NoCheckpointError
 from holdfast.core.values import DISK, Checkpoint
-from holdfast.policy.lineage import latest, live_line
+from holdfast.policy.lineage import latest_undamaged, live_line
 
 __all__ = ["STATE_STYLES", "States", "describe", "states_of"]
 
@@ -24,7 +23,7 @@ States = tuple[str, ...]
 
 
 def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
-    """The words for each checkpoint, the most important first. `latest` is the one that a restore would take."""
+    """The words for each checkpoint, the most important first. `latest` is what a restore ends up with."""
     live = live_line(checkpoints)
     found: dict[str, States] = {}
     for checkpoint in checkpoints:
@@ -42,10 +41,9 @@ def states_of(checkpoints: Sequence[Checkpoint]) -> dict[str, States]:
         if checkpoint.verified and not checkpoint.quarantined:
             words.append("verified")
         found[checkpoint.id] = tuple(words) or ("committed" if DISK in checkpoint.where else "staged",)
-    try:
-        found[latest(checkpoints, live=live).id] += ("latest",)
-    except NoCheckpointError:
-        pass  # none that a restore could take
+    latest = latest_undamaged(checkpoints, live=live)
+    if latest is not None:
+        found[latest.id] += ("latest",)
     return found
 
 

@@ -7,6 +7,7 @@ from holdfast.core.names import ATTEMPTS_DIR, JOURNAL_NAME, MARKER_NAME, MARKS_D
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.doctor import OK, WARN, Finding
 from holdfast.engine.holders import is_being_written, latest_holder
+from holdfast.engine.identity import find_marker_fault
 from holdfast.engine.marks import list_marks
 from holdfast.storage.store import Store
 
@@ -19,12 +20,24 @@ _KNOWN = {MARKER_NAME, JOURNAL_NAME, ATTEMPTS_DIR, MARKS_DIR}
 def examine_run(store: Store, run_id: str) -> Iterator[Finding]:
     """What a look at the run's files tells, without reading its data."""
     catalog = read_catalog(store, run_id)
+    yield _marker(store, run_id)
     yield _writer(store)
     yield _checkpoints(store, catalog)
     yield _verified(store, catalog)
     yield _garbage(store, catalog)
     yield _strangers(store, catalog)
     yield _journal(store)
+
+
+def _marker(store: Store, run_id: str) -> Finding:
+    fault = find_marker_fault(store)
+    if not fault:
+        return Finding("marker", OK, f"run {run_id}")
+    # A copy has the same one, byte for byte.
+    advice = (
+        f"used as long as a checkpoint can be read; a copy of the run (holdfast cp) has a {MARKER_NAME} to put back"
+    )
+    return Finding("marker", WARN, f"{fault}; its checkpoints agree that this is run {run_id}", advice)
 
 
 def _writer(store: Store) -> Finding:

@@ -18,7 +18,7 @@ from holdfast.core.names import JOURNAL_NAME, LOCK_NAME, MANIFEST_NAME, MARKER_N
 from holdfast.format.head import FORMAT_VERSION, decode_head, digest_hex, split_head
 from holdfast.storage.store import Store
 
-__all__ = ["check_run", "found_run", "identify"]
+__all__ = ["check_run", "find_marker_fault", "found_run", "identify"]
 
 _DIGEST_OPEN = b'"blake3":"'
 _MAY_PRECEDE_MARKER = {LOCK_NAME, JOURNAL_NAME}
@@ -86,6 +86,17 @@ def check_run(store: Store, run_id: str) -> None:
             f"{store.location} is another run by now (id {found}, this process writes {run_id})",
             hint="stop this process: its directory was emptied, and is written by another one",
         )
+
+
+def find_marker_fault(store: Store) -> str:
+    """What is wrong with the marker of a run that is used all the same; empty where nothing is."""
+    try:
+        _decode_marker(store.read(MARKER_NAME, MAX_SMALL_BLOB_BYTES), MARKER_NAME)
+    except BlobMissingError:
+        return f"{MARKER_NAME} is missing"
+    except FormatError as error:
+        return error.message
+    return ""
 
 
 def _encode_marker(run_id: str, clock: Clock) -> bytes:

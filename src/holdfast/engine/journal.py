@@ -9,7 +9,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.names import JOURNAL_NAME
 from holdfast.storage.store import Store
 
-__all__ = ["Event", "Journal", "read_events"]
+__all__ = ["Event", "Journal", "read_events", "read_journal"]
 
 _log = logging.getLogger("holdfast")
 _TAIL_BYTES = 1 << 20
@@ -36,13 +36,22 @@ class Journal:
 
 def read_events(store: Store) -> list[Event]:
     """The latest events, oldest first, as far as they can be read."""
+    return read_journal(store)[0]
+
+
+def read_journal(store: Store) -> tuple[list[Event], int]:
+    """The latest events, oldest first, and how many lines among them could not be read."""
     try:
         tail = store.read_tail(JOURNAL_NAME, _TAIL_BYTES)
     except HoldfastError as error:
         # A diary that is lost, or has become a link or a FIFO, must not keep a job from its checkpoints (I7).
         _log.warning("the journal of %s cannot be read: %s", store.location, error.message)
-        return []
-    return list(_parse(tail.split(b"\n")))
+        return [], 0
+    lines = [line for line in tail.split(b"\n") if line]
+    events = list(_parse(lines))
+    # The first may be no more than the end of one: what is before it is not read.
+    is_cut = len(tail) >= _TAIL_BYTES and not list(_parse(lines[:1]))
+    return events, len(lines) - len(events) - is_cut
 
 
 def _parse(lines: Iterable[bytes]) -> Iterable[Event]:

@@ -66,8 +66,11 @@ def leaf_infos(body: Body) -> list[LeafInfo]:
     return infos
 
 
-def fill(source: Source, manifest: Manifest, *plans: Fillable) -> None:
-    """Read what the plans want; every byte is verified before this returns (I4)."""
+def fill(source: Source, manifest: Manifest, *plans: Fillable, on_touch: Callable[[], None] | None = None) -> None:
+    """Read what the plans want; every byte is verified before this returns (I4).
+
+    `on_touch` runs before a byte of a destination changes, and not where nothing can be read.
+    """
     checkpoint_id = manifest.checkpoint.id
     destinations = [destination for plan in plans for destination in plan.destinations]
     try:
@@ -79,6 +82,7 @@ def fill(source: Source, manifest: Manifest, *plans: Fillable) -> None:
             pool=source.pool,
             workers=source.workers,
             progress=source.progress,
+            on_touch=on_touch,
         )
     except BlobMissingError as error:
         # Where the manifest is gone as well, retention removed the checkpoint meanwhile: that is raised as it is.

@@ -55,8 +55,12 @@ def read_leaves(
     pool: BlockPool,
     workers: int,
     progress: Progress | None = None,
+    on_touch: Callable[[], None] | None = None,
 ) -> None:
-    """Fill every destination. Only chunks that hold a part of one are read; IntegrityError where one is damaged."""
+    """Fill every destination. Only chunks that hold a part of one are read; IntegrityError where one is damaged.
+
+    `on_touch` runs before a byte of a destination changes, and not where nothing can be read.
+    """
     targets: list[list[_Target]] = [[] for _ in body.shards]
     for destination in destinations:
         leaf, carrier = body.leaves[destination.leaf], destination.carrier
@@ -69,7 +73,9 @@ def read_leaves(
             targets[leaf.shard].append(_Target(begin, end, carrier))
     for shard, wanted in zip(body.shards, targets, strict=True):
         if wanted:
-            _read_shard(store, checkpoint_id, shard, wanted, pool=pool, workers=workers, progress=progress)
+            _read_shard(
+                store, checkpoint_id, shard, wanted, pool=pool, workers=workers, progress=progress, on_touch=on_touch
+            )
 
 
 def verify_shard(
@@ -105,6 +111,7 @@ def _read_shard(
     pool: BlockPool,
     workers: int,
     progress: Progress | None,
+    on_touch: Callable[[], None] | None,
 ) -> None:
     # By end, then by begin: several targets may want the same leaf (tied in the checkpoint, not in the program).
     targets.sort(key=itemgetter(1, 0))
@@ -168,7 +175,18 @@ def _read_shard(
             read_chunk(reader, index, data[at : at + shard.chunk_bytes])
 
     wanted = _chunks_of(targets, shard.chunk_bytes)
-    _each_chunk(store, checkpoint_id, shard, wanted, read, pool=pool, workers=workers, progress=progress, at_once=True)
+    _each_chunk(
+        store,
+        checkpoint_id,
+        shard,
+        wanted,
+        read,
+        pool=pool,
+        workers=workers,
+        progress=progress,
+        at_once=True,
+        on_begin=on_touch,
+    )
 
 
 def _places(pieces: Sequence[_Piece], begin: int, data: memoryview, most: int) -> list[memoryview] | None:
@@ -214,8 +232,12 @@ def _each_chunk(
     workers: int,
     progress: Progress | None,
     at_once: bool = False,
+    on_begin: Callable[[], None] | None = None,
 ) -> None:
-    """`at_once`: several chunks that lie one after the other are used by one call, where they are in memory."""
+    """`at_once`: several chunks that lie one after the other are used by one call, where they are in memory.
+
+    `on_begin` runs before the first one is used: the shard is there then, and has its size.
+    """
     reader = store.open(f"{checkpoint_id}/{shard.name}")
     try:
         if reader.size_bytes != shard.size_bytes:
@@ -230,6 +252,8 @@ def _each_chunk(
         most = -(-len(chunks) // (_LEAST_TURNS * workers)) if at_once and reader.is_cached() else 1
         most = max(1, min(most, pool.size_bytes // shard.chunk_bytes))
         runs = _runs(chunks, most, shard.size_bytes // shard.chunk_bytes)
+        if on_begin is not None:
+            on_begin()
         _read_runs(reader, shard, runs, use, pool=pool, workers=workers, progress=progress)
     finally:
         reader.close()

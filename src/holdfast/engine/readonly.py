@@ -49,6 +49,7 @@ def load(
                 source, checkpoint.id, only=only, like=like, arrays=arrays, allow_pickle=pickle
             ),
             on_damage=_leave_alone,
+            is_named=which not in RULES,
         )
     finally:
         store.close()

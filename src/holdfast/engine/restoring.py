@@ -111,8 +111,8 @@ def restore_session(
 ) -> Loaded | None:
     """Load the chosen checkpoint as the plan says; None where the run has none yet.
 
-    `on_touch` runs before the first byte of the program's state changes; `is_touched` says whether one has changed that
-    no restore has made good yet.
+    `on_touch` runs before the first byte of the program's state changes, and perhaps again; `is_touched` says whether
+    one has changed that no restore has made good yet.
     """
     source = Source(session.store, session.run_id, session.pool, session.workers)
 
@@ -142,8 +142,8 @@ def restore_session(
             check_fence(session.store, session.attempt)
         # Written before the state is touched: a checkpoint that kills its reader must be counted, too.
         session.journal.record("restoring", durable=True, id=checkpoint.id, step=checkpoint.step)
-        on_touch()
-        fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)))
+        fill(source, manifest, *((plan,) if random_plan is None else (plan, random_plan)), on_touch=on_touch)
+        on_touch()  # a state may have no arrays
         value = plan.apply()
         _report_unknown_classes(plan.unknown_classes)
         left = [] if random_plan is None else restore_random(random_plan.value())
@@ -164,6 +164,7 @@ def restore_session(
         session.store,
         candidates,
         load,
+        is_named=choice.which not in RULES,
         on_damage=lambda checkpoint, reason: (
             _quarantine(session, checkpoint, reason) if DISK in checkpoint.where else None
         ),
@@ -186,8 +187,12 @@ def try_candidates(
     load: Callable[[Checkpoint], _T],
     *,
     on_damage: Callable[[Checkpoint, str], None],
+    is_named: bool = False,
 ) -> _T:
-    """What the first loadable candidate gives. Damage is reported; RestoreError where all of them are damaged (I12)."""
+    """What the first loadable candidate gives. Damage is reported; RestoreError where all of them are damaged (I12).
+
+    `is_named`: one checkpoint was asked for, and not a rule, so the run may have others than the candidates.
+    """
     failures: list[str] = []
     for checkpoint in candidates:
         try:
@@ -207,10 +212,15 @@ def try_candidates(
         if failures:
             _log.error("fell back to the checkpoint of step %d (%s)", checkpoint.step, checkpoint.id)
         return result
+    what = f"none of {len(candidates)} checkpoints can be used"
+    then = "to start over, use a new directory"
+    if is_named:
+        older = f", and none of {len(candidates) - 1} older" if len(candidates) > 1 else ""
+        what = f"the checkpoint that was named cannot be used{older}"
+        then = f"`holdfast ls {store.location}` lists what else there is to choose"
     raise RestoreError(
-        f"{store.location}: none of {len(candidates)} checkpoints can be used:\n  "
-        + "\n  ".join(failures or ["all are quarantined"]),
-        hint=f"holdfast verify {store.location} --all says what is damaged; to start over, use a new directory",
+        f"{store.location}: {what}:\n  " + "\n  ".join(failures or ["all are quarantined"]),
+        hint=f"holdfast verify {store.location} --all says what is damaged; {then}",
     )
 
 

@@ -109,7 +109,7 @@ def _damage(file: str, error: FormatError | StorageError, checkpoint_id: str, le
     """That of a file that could not be read to its end."""
     is_unread = isinstance(error, StorageError) and error.errno != errno.EIO
     # Without the place that is said before it anyway.
-    what = error.message.removeprefix(f"{checkpoint_id}/{MANIFEST_NAME}: ")
+    what = error.message.removeprefix(f"{checkpoint_id}/{MANIFEST_NAME}: ").removeprefix(f"{file} of {checkpoint_id} ")
     return Damage(file, None, what, leaves, is_unread)
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "healthy_before_suspects",
     "in_order",
     "latest",
+    "latest_undamaged",
     "live_line",
 ]
 
@@ -87,6 +88,19 @@ def latest(checkpoints: Iterable[Checkpoint], *, live: Set[CheckpointName] | Non
     if not ordered:
         raise _none_yet("latest")
     return _latest(ordered, live_line(ordered) if live is None else live)
+
+
+def latest_undamaged(
+    checkpoints: Sequence[Checkpoint], *, live: Set[CheckpointName] | None = None
+) -> Checkpoint | None:
+    """Of what a restore of "latest" tries, in that order, the first not known to be damaged; None where all are."""
+    try:
+        first = latest(checkpoints, live=live)
+    except NoCheckpointError:
+        return None
+    if not first.damaged:
+        return first
+    return next((c for c in choose(checkpoints, "latest") if not c.damaged), None)
 
 
 def healthy_before_suspects(checkpoints: Iterable[Checkpoint], live: Set[CheckpointName]) -> Checkpoint | None:

@@ -22,8 +22,9 @@ __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 SUMMARY = """\
 Copy one checkpoint (RUN:WHICH) or a whole run (RUN) to the directory DST. Files stay the same byte for byte; each is
 compared with its digests while it is read and once more when it is read back from DST. DST is a new directory, or an
-earlier copy of the same run: what is there is skipped, and nothing is ever overwritten. An interrupted copy is finished
-by the same command. Quarantined checkpoints are left out of a whole run; one that turns out damaged ends the copy."""
+earlier copy of the same run: what is there is skipped and not read again, and nothing is ever overwritten. An
+interrupted copy is finished by the same command. Quarantined checkpoints are left out of a whole run; one that turns
+out damaged ends the copy."""
 EXAMPLES = (
     "holdfast cp runs/mnist /archive/mnist",
     "holdfast cp runs/mnist:best /archive/mnist --by val_loss",
@@ -64,11 +65,14 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     if out.json:
         out.document({"source": place.run, "target": arguments.target, **done._asdict(), "quarantined": left})
         return OK
-    present = len(done.already_there)
-    there = f"; {present} {'was' if present == 1 else 'were'} there already" if present else ""
-    out.line(
-        f"{arguments.target}: {count(len(done.copied), 'checkpoint')} copied, {size(done.size_bytes)}, verified{there}"
-    )
+    copied = f"{count(len(done.copied), 'checkpoint')} copied"
+    if done.copied:
+        copied += f", {size(done.size_bytes)}, verified"
+    out.line(f"{arguments.target}: {copied}")
+    if done.already_there:
+        present = len(done.already_there)
+        there = "1 was there already and was" if present == 1 else f"{present} were there already and were"
+        out.line(f"{there} not read again: `holdfast verify {arguments.target} --all` does that")
     for name in done.gone:
         out.remark(f"{name} was removed from the source meanwhile")
     for name in left:

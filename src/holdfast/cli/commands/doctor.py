@@ -13,7 +13,7 @@ from holdfast.cli.table import Style
 from holdfast.cli.words import count, parse_bytes
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.core.names import MARKER_NAME
+from holdfast.core.names import MARKER_NAME, parse_checkpoint_id
 from holdfast.engine import doctor
 from holdfast.engine.checkup import examine_run
 from holdfast.engine.doctor import Finding, examine_directory
@@ -86,7 +86,7 @@ def _conclude(findings: list[Finding], arguments: argparse.Namespace, out: Outpu
 
 def _examine(path: str, storage: Iterator[Finding]) -> Iterator[Finding]:
     """What is the run's own first, then what is under it, then what is beside it."""
-    if not os.path.lexists(os.path.join(path, MARKER_NAME)):
+    if not _holds_run(path):
         yield from storage
         yield from examine_memory(None)
         return
@@ -99,6 +99,16 @@ def _examine(path: str, storage: Iterator[Finding]) -> Iterator[Finding]:
         yield from examine_run(opened.store, opened.run_id)
         yield from storage
         yield from examine_memory(opened.run_id)
+
+
+def _holds_run(path: str) -> bool:
+    """Whether it is a run, or the rest of one: without its marker it is used all the same, if checkpoints are there."""
+    if os.path.lexists(os.path.join(path, MARKER_NAME)):
+        return True
+    try:
+        return any(parse_checkpoint_id(name) for name in os.listdir(path))
+    except OSError:
+        return False  # the tests of the storage say why
 
 
 def _examine_script(path: str, run_path: str) -> Iterator[Finding]:
@@ -120,7 +130,7 @@ def _examine_script(path: str, run_path: str) -> Iterator[Finding]:
 
 def _checkpoint_s(path: str) -> float | None:
     """What the checkpoints of the run take until they are durable, as its journal says; None where it does not."""
-    if not os.path.lexists(os.path.join(path, MARKER_NAME)):
+    if not _holds_run(path):
         return None
     with Run(path) as opened:
         report = report_pace(list(read_events(opened.store)))

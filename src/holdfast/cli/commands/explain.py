@@ -19,7 +19,7 @@ from holdfast.cli.words import count
 from holdfast.core.clock import utc_text
 from holdfast.engine.history import Attempt, Ending
 from holdfast.engine.holders import latest_holder
-from holdfast.engine.journal import read_events
+from holdfast.engine.journal import read_journal
 from holdfast.engine.pace_report import Pace, Report, Stop, report_pace
 from holdfast.engine.pace_words import pace_words, steps_words, time_words
 
@@ -28,7 +28,7 @@ __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 SUMMARY = """\
 How often checkpoints are made, and why that often: the interval, what was measured, what each rule wanted and which one
 won, what checkpoints cost against the limit, failures, what sensors saw, deadlines, and how all that changed over the
-run, with a plot. Reads the journal only; also while the run is being written."""
+run, with a plot. Reads the journal; also while the run is being written."""
 EXAMPLES = (
     "holdfast explain runs/mnist",
     "holdfast explain runs/mnist --changes 100",
@@ -66,17 +66,20 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     with Run(arguments.run) as opened:
         holder = latest_holder(opened.store)
         alive = holder.attempt if holder is not None and holder.alive else None
-        report = report_pace(read_events(opened.store), alive=alive, now_utc_s=time.time())
+        events, unread = read_journal(opened.store)
+        report = report_pace(events, alive=alive, now_utc_s=time.time())
+        # A journal may be lost, and checkpoints may come without one, by `holdfast cp`.
+        untold = 0 if report.commits else len(opened.catalog().checkpoints)
         run_id = opened.run_id
     if arguments.plot is not None:
         write_figure(report, arguments.plot, title=arguments.run)
     if out.json:
-        out.document(_document(arguments.run, run_id, report))
+        out.document(_document(arguments.run, run_id, report, unread))
         return OK
     ascii_only = not speaks_unicode(sys.stdout, ascii_only=arguments.ascii)
     if ascii_only and out.width is not None:
         out.width -= _LOOK_ALIKES_ADD
-    _print_summary(arguments.run, report, out)
+    _print_summary(arguments.run, report, untold, out)
     if report.now is not None:
         _print_measured(report.now, out)
         _print_rules(report.now, out)
@@ -85,19 +88,19 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     _print_attempts(report, arguments.changes, out)
     _print_changes(report, arguments.changes, out)
     _print_chart(report, out, ascii_only=ascii_only)
-    for remark in _remarks(report, arguments.plot):
+    for remark in _remarks(report, unread, arguments.plot):
         out.line(remark, Style.DIM)
     return OK
 
 
-def _print_summary(path: str, report: Report, out: Output) -> None:
+def _print_summary(path: str, report: Report, untold: int, out: Output) -> None:
     pace = report.now
     if pace is None:
         out.line(path, Style.BOLD)
     else:
         words = pace_words(None if pace.is_measuring else pace.interval_steps, pace.step_s)
         out.pieces((f"{path}  ", Style.BOLD), (words, Style.BOLD + ";" + Style.CYAN))
-    for label, text, style in unpaced_facts(report) if pace is None else pace_facts(report, pace):
+    for label, text, style in unpaced_facts(report, untold) if pace is None else pace_facts(report, pace):
         print_fact(label, text, out, style)
 
 
@@ -238,9 +241,11 @@ def _print_chart(report: Report, out: Output, *, ascii_only: bool) -> None:
         out.pieces(*line)
 
 
-def _remarks(report: Report, plot: str | None) -> Iterator[str]:
+def _remarks(report: Report, unread: int, plot: str | None) -> Iterator[str]:
     if not report.is_whole:
         yield "the journal is long: what happened before its latest part is not shown"
+    if unread:
+        yield f"{count(unread, 'line')} of the journal could not be read; left out"
     if report.odd:
         yield f"{count(report.odd, 'value')} in the journal {'make' if report.odd > 1 else 'makes'} no sense; left out"
     if plot is not None:
@@ -261,7 +266,7 @@ def _print_left_out(left_out: int, out: Output) -> None:
         out.line(f"and {left_out:,} before that, which --changes N lists", Style.DIM)
 
 
-def _document(path: str, run_id: str, report: Report) -> dict[str, object]:
+def _document(path: str, run_id: str, report: Report, unread: int) -> dict[str, object]:
     def pace(value: Pace) -> dict[str, object]:
         rules = [rule._asdict() for rule in value.rules]
         return {
@@ -291,4 +296,5 @@ def _document(path: str, run_id: str, report: Report) -> dict[str, object]:
         },
         "whole": report.is_whole,
         "odd_values": report.odd,
+        "unread_lines": unread,
     }

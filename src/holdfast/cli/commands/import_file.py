@@ -87,11 +87,10 @@ def _state(tree: object, name: str | None, file: str) -> Mapping[str, object]:
 def _metrics(given: list[str]) -> dict[str, float]:
     metrics = {}
     for text in given:
-        name, _, value = text.partition("=")
+        name, equals, value = text.partition("=")
         try:
             metrics[name] = float(value)
         except ValueError:
-            raise UsageError(
-                f"--metric {text!r} is not NAME=VALUE", hint="for example --metric val_loss=0.21"
-            ) from None
+            wrong = f"{value!r} is not a number" if name and equals else "is not NAME=VALUE"
+            raise UsageError(f"--metric {text!r}: {wrong}", hint="for example --metric val_loss=0.21") from None
     return metrics

@@ -18,7 +18,7 @@ from holdfast.core.names import MARKER_NAME
 from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.holders import Holder, is_being_written, latest_holder
-from holdfast.policy.lineage import in_order
+from holdfast.policy.lineage import in_order, latest_undamaged
 from holdfast.proving.stored import StoredVerdict, read_verdict
 
 # As in holdfast/__init__.py: it is to start at once.
@@ -243,7 +243,7 @@ def _glance(path: str) -> dict[str, object]:
             holder = latest_holder(opened.store)
     except HoldfastError as error:
         return {"run": path, "error": error.message}
-    latest = next((c for c in reversed(checkpoints) if "latest" in states_of(checkpoints)[c.id]), None)
+    latest = latest_undamaged(checkpoints)
     return {
         "run": path,
         "checkpoints": len(checkpoints),

@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, NoCheckpointError, RunError, Usa
 from holdfast.core.values import Checkpoint
 from holdfast.engine.marks import DAMAGED, QUARANTINED, VERIFIED, clear_mark, list_marks, set_mark
 from holdfast.engine.verify import Verification, verify_checkpoint
-from holdfast.policy.lineage import in_order
+from holdfast.policy.lineage import choose, in_order, latest
 from holdfast.storage.store import Store
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -54,31 +54,32 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         wanted = in_order(checkpoints) if arguments.all else _pick(opened, checkpoints, which, best, arguments.run)
         if not wanted:
             raise NoCheckpointError(f"{arguments.run} has no checkpoints yet", hint="save one first")
-        found = _verify(opened, wanted, out)
+        found = _verify(opened, wanted, out, release=arguments.release)
         marked = _mark(opened, found, arguments, out)
     if out.json:
         out.document({"run": arguments.run, "checkpoints": [_document(one, marked) for one in found]})
     else:
         _summarise(found, marked, out)
+        _say_what_follows(found, marked, checkpoints, out)
     return OK if all(one.is_intact for one in found) else NO
 
 
 def _pick(opened: Run, checkpoints: Sequence[Checkpoint], which: str, best: Best, where: str) -> list[Checkpoint]:
     """The one that is asked for. Before the latest, those that would be it, were they not damaged.
 
-    Of these nothing but the name can be read. Those that are marked are known.
+    Of these nothing but the name can be read. Those that are marked as quarantined are known. One that is marked as
+    damaged is looked at again: a restore would do that, too.
     """
     if which != LATEST:
         return [pick(checkpoints, which, best=best, where=where)]
     marked = list_marks(opened.store)[QUARANTINED]
     unreadable = [c for c in in_order(checkpoints) if c.quarantined and c.seq == 0 and c.id not in marked]
     try:
-        latest = pick(checkpoints, which, best=best, where=where)
+        first = latest(checkpoints)
     except NoCheckpointError:
-        if not unreadable:
-            raise
-        return unreadable
-    return [*(c for c in unreadable if (c.attempt, c.step) > (latest.attempt, latest.step)), latest]
+        # Without one, `pick` raises, and names the run.
+        return unreadable or [pick(checkpoints, which, best=best, where=where)]
+    return [*(c for c in unreadable if (c.attempt, c.step) > (first.attempt, first.step)), first]
 
 
 def _open(arguments: argparse.Namespace, out: Output) -> Run:
@@ -92,7 +93,7 @@ def _open(arguments: argparse.Namespace, out: Output) -> Run:
         return opened
 
 
-def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Verification]:
+def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output, *, release: bool) -> list[Verification]:
     total_bytes = sum(checkpoint.size_bytes for checkpoint in wanted)
     found: list[Verification] = []
     with progress_bar("verifying", total_bytes, quiet=out.json) as progress:
@@ -107,11 +108,11 @@ def _verify(opened: Run, wanted: Sequence[Checkpoint], out: Output) -> list[Veri
                 continue
             found.append(one)
             if not out.json:
-                _report(one, out)
+                _report(one, out, release=release)
     return found
 
 
-def _report(one: Verification, out: Output) -> None:
+def _report(one: Verification, out: Output, *, release: bool) -> None:
     verdict = ("intact ", Style.GREEN) if one.is_intact else ("UNREAD " if one.is_unread else "DAMAGED", Style.RED)
     about = f"  step {one.checkpoint.step}  {size(one.read_bytes or one.checkpoint.size_bytes)}  "
     out.pieces(verdict, (about, Style.PLAIN), (one.checkpoint.id, Style.DIM))
@@ -120,7 +121,7 @@ def _report(one: Verification, out: Output) -> None:
         if damage.leaves:
             more = f" and {len(damage.leaves) - _NAMES_SHOWN} more" if len(damage.leaves) > _NAMES_SHOWN else ""
             out.line(f"         touches {', '.join(damage.leaves[:_NAMES_SHOWN])}{more}")
-    if one.is_intact and one.checkpoint.quarantined:
+    if one.is_intact and one.checkpoint.quarantined and not release:
         out.line(f"         quarantined all the same: {one.checkpoint.quarantined} (--release takes the mark off)")
 
 
@@ -174,23 +175,57 @@ def _summarise(found: Sequence[Verification], marked: dict[str, str], out: Outpu
     damaged = [one for one in found if not (one.is_intact or one.is_unread)]
     unread = [one for one in found if one.is_unread]
     read = size(sum(one.read_bytes for one in found))
+    for one in found:
+        if _is_released(one, marked):
+            was = one.checkpoint.quarantined
+            out.line(f"step {one.checkpoint.step} is released, and restores use it again; it was quarantined: {was}")
     if damaged:
         out.line(f"{len(damaged)} of {count(len(found), 'checkpoint')} damaged; {read} read", Style.RED)
-        if any(not one.checkpoint.quarantined and marked.get(one.checkpoint.id) != QUARANTINED for one in damaged):
-            out.line("restore() finds that out, too, and takes the next older one; with --quarantine it does not try")
     if unread:
         out.line(f"{len(unread)} of {count(len(found), 'checkpoint')} could not be read, and may be intact", Style.RED)
     if not damaged and not unread and len(found) > 1:
         out.line(f"all {count(len(found), 'checkpoint')} intact; {read} read", Style.GREEN)
 
 
+def _say_what_follows(
+    found: Sequence[Verification], marked: dict[str, str], checkpoints: Sequence[Checkpoint], out: Output
+) -> None:
+    """What a restore does about the damage."""
+    damaged = {one.checkpoint.id for one in found if not (one.is_intact or one.is_unread)}
+    if not damaged:
+        return
+    intact = {
+        one.checkpoint.id
+        for one in found
+        if one.is_intact and (not one.checkpoint.quarantined or _is_released(one, marked))
+    }
+    usable = intact | {c.id for c in checkpoints if c.is_sound and c.id not in damaged}
+    if not usable:
+        out.line("none is left that restore() could use: it fails, unless one is found intact", Style.RED)
+        out.line("a copy of the run (holdfast cp) may have some")
+        return
+    tried = [c for c in checkpoints if c.id in damaged and not c.quarantined and marked.get(c.id) != QUARANTINED]
+    if tried:
+        fallbacks = choose(checkpoints, in_order(tried)[-1].id)[1:]
+        then = "takes the next older one" if usable & {c.id for c in fallbacks} else "has no older one to take"
+        out.line(f"restore() finds that out, too, and {then}; with --quarantine it does not try")
+
+
+def _is_released(one: Verification, marked: dict[str, str]) -> bool:
+    return bool(one.checkpoint.quarantined) and marked.get(one.checkpoint.id) == VERIFIED
+
+
 def _document(one: Verification, marked: dict[str, str]) -> dict[str, object]:
+    is_released, mark = _is_released(one, marked), marked.get(one.checkpoint.id)
+    # As it is now, after marks were set and taken off.
+    quarantined = "" if is_released else one.reason if mark == QUARANTINED else one.checkpoint.quarantined
     return {
         "id": one.checkpoint.id,
         "step": one.checkpoint.step,
         "intact": one.is_intact,
         "read_bytes": one.read_bytes,
-        "quarantined": one.checkpoint.quarantined,
-        "marked": marked.get(one.checkpoint.id),
+        "quarantined": quarantined,
+        "released": is_released,
+        "marked": mark,
         "damage": [damage._asdict() for damage in one.damage],
     }
