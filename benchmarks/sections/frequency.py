@@ -75,6 +75,12 @@ def _check(section: Section, trials: list[Trial]) -> None:
             100 * share(one.of_limit() > _MOST for one in trials if one.held),
             "%",
         ),
+        at_most(
+            "the same, where not lose_at_most decided all intervals",
+            0.0,
+            100 * share(one.of_limit() > _MOST and not one.forced for one in trials if one.held),
+            "%",
+        ),
         _near("mean interval of the job within 25 % of the best fixed one", [one.exact for one in jobs]),
         _near("interval within 25 % of the best of each stretch", [one.exact for one in stretches]),
         _near("the first, compared in whole steps", [one.whole for one in jobs]),

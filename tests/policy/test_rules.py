@@ -20,6 +20,7 @@ _FACTS = Facts(
     lifetime_s=86_400.0,
     spent_s=0.1,
     spent_most_s=0.1,
+    credit_s=0.0,
     saved=10,
     saved_base_s=100.0,
     risky=False,
@@ -75,9 +76,9 @@ def test_a_run_that_has_spent_far_too_much_is_told_by_how_much() -> None:
 
     assert (
         _text(plan, "overhead")
-        == "up to 40 s spent until now and 21 ms for the next, within 4.03 % of the training's time"
+        == "up to 40 s spent until now and 96 ms for a dear one, within 4.03 % of the training's time"
     )
-    assert _steps(plan, "overhead") * 0.02 == pytest.approx(40.021 / 0.04025 - 100.0, abs=0.02)
+    assert _steps(plan, "overhead") * 0.02 == pytest.approx(40.096 / 0.04025 - 100.0, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,10 @@ def test_what_chance_makes_too_dear_for_any_interval_is_asked_of_nobody() -> Non
 
 def check_overhead(trials: list[Trial]) -> None:
     assert figures(trials, AUTO).within >= 0.99
-    # Never is not reached: one in a few thousand meets a checkpoint that costs many times what any did before.
-    assert share(one.of_limit() <= 1.2 for one in trials if one.held) >= 0.998
+    above = [one for one in trials if one.held and one.of_limit() > 1.2]
+    # Where what may be lost leaves no choice, a checkpoint that costs many times what any did before is not avoided.
+    assert [one.seed for one in above if not one.forced] == []
+    assert len(above) <= 0.0005 * len(trials)
 
 
 def check_closeness(trials: list[Trial], *, least: float = 0.9) -> None:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from holdfast.policy.auto import auto
@@ -394,6 +395,28 @@ def test_one_that_may_cost_as_much_as_the_dearest_until_now_waits_until_that_is_
 
     # If it had been as dear as that one again, the run would be within 1.2 times the limit all the same.
     assert (loop.cost_s - 1.0 + 8.0) / loop.base_s <= 1.2 * 0.05
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 5, 10, 20, 40])
+def test_the_run_can_pay_for_one_that_costs_eight_times_as_much_as_any_before(before: int) -> None:
+    loop = Loop(tuner_of(overhead=0.05), Costs(stall_s=1.0)).run(before)
+    loop.costs = loop.costs._replace(stall_s=8.0)
+
+    loop.run(1)
+
+    assert loop.cost_s / loop.base_s <= 1.2 * 0.05
+
+
+def test_what_the_attempts_before_have_not_spent_is_there_for_that() -> None:
+    measured = Loop(tuner_of(overhead=0.05), Costs(stall_s=1.0)).run(10).plan.measured
+
+    def first_interval(base_s: float, spent_s: float) -> int:
+        profile = msgspec.structs.replace(measured, base_s=base_s, spent_s=spent_s)
+        return Loop(tuner_of(profile=profile, overhead=0.05), Costs(stall_s=1.0)).run(1).intervals[0]
+
+    # At 5 %, checkpoints of one second are 21 s apart, in steps of a tenth of one.
+    assert first_interval(10_000.0, 400.0) == pytest.approx(210, rel=0.1)
+    assert first_interval(100.0, 5.0) == pytest.approx(8 / (1.15 * 0.05 * 0.1), rel=0.1)
 
 
 # Odd input.

@@ -8,13 +8,14 @@ from holdfast.policy.durations import words_of
 from holdfast.policy.failures import young_daly
 from holdfast.policy.profile import Profile
 
-__all__ = ["AIM", "Demand", "Facts", "Plan", "Wish", "demand", "explain"]
+__all__ = ["AIM", "MOST", "Demand", "Facts", "Plan", "Wish", "demand", "explain"]
 
 AIM = 0.95  # of the overhead that is allowed: room for what is not measured exactly
 _DURABLE_ROOM = 1.05
 _LOSE_AIM = 0.95  # of lose_at_most: room for a step that takes longer, and for noise
 _MOST_STEPS = 1e15
-_HARD = 1.15  # times the limit: above this, the run as a whole is not let
+MOST = 1.15  # times the limit: above this, the run as a whole is not let
+_UNSEEN = 8  # times what a checkpoint costs: so much may one cost that meets a storage in trouble
 _DEBT_PER_SAVED = 8
 _DEBT_MOST = 8
 _NOTICEABLE = 1.02
@@ -57,6 +58,8 @@ class Facts(NamedTuple):
     """On all checkpoints of this attempt until now."""
     spent_most_s: float
     """The same, as much as it can be."""
+    credit_s: float
+    """What the attempts before this one have left of what they might have spent."""
     saved: int
     saved_base_s: float
     """How long the training had taken without checkpoints, when the last one began."""
@@ -139,11 +142,19 @@ def explain(auto: Auto, facts: Facts, wishes: Demand, interval: int, measured: P
 def _overhead_s(limit: float, facts: Facts) -> float:
     """Seconds from the last checkpoint to the next, such that the limit holds from now on, and over the whole run."""
     # The run as a whole: the last checkpoint has been paid for only then.
-    hard_s = (facts.spent_most_s + facts.dearest_s) / (_HARD * limit) - facts.saved_base_s
+    hard_s = (facts.spent_most_s + _reserve_s(facts)) / (MOST * limit) - facts.saved_base_s
     if facts.risky:
         # What was saved before may be spent while there is risk.
         return max(0.0, (facts.spent_s + facts.careful_s) / (AIM * limit) - facts.saved_base_s)
     return max(hard_s, (facts.careful_s + _instalment_s(limit, facts)) / (AIM * limit))
+
+
+def _reserve_s(facts: Facts) -> float:
+    """What the next one may cost: as much as the dearest, or so much that has not been seen yet.
+
+    Once, at the begin of a run: what was not spent before, the attempts after it need not save again.
+    """
+    return max(facts.dearest_s, _UNSEEN * facts.cost_s - facts.credit_s)
 
 
 def _instalment_s(limit: float, facts: Facts) -> float:
@@ -168,8 +179,8 @@ def _overhead_text(auto: Auto, facts: Facts) -> str:
         return f"{spent}, {allowed}: what was not spent before may be now"
     instalment_s = _instalment_s(limit, facts)
     if _overhead_s(limit, facts) > (facts.careful_s + instalment_s) / (AIM * limit):
-        spent = f"up to {words_of(facts.spent_most_s)} spent until now and {words_of(facts.dearest_s)} for the next"
-        return f"{spent}, within {_percent(_HARD * limit)} of the training's time"
+        spent = f"up to {words_of(facts.spent_most_s)} spent until now and {words_of(_reserve_s(facts))} for a dear one"
+        return f"{spent}, within {_percent(MOST * limit)} of the training's time"
     if instalment_s < _SMALL * facts.careful_s:
         return f"{one}, {allowed}"
     return f"{one} and {words_of(instalment_s)} that earlier ones cost too much, {allowed}"

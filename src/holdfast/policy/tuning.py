@@ -6,7 +6,7 @@ from holdfast.policy.auto import FIRST_LATEST_S, FIRST_S, FIRST_STEPS, Auto
 from holdfast.policy.failures import FailureRate
 from holdfast.policy.measuring import Costs, Pace, Spending
 from holdfast.policy.profile import Profile
-from holdfast.policy.rules import Demand, Facts, Plan, Wish, demand, explain
+from holdfast.policy.rules import MOST, Demand, Facts, Plan, Wish, demand, explain
 from holdfast.policy.writes import Recent, Write
 
 __all__ = ["FIRST", "Plan", "Profile", "Tuner", "Wish"]
@@ -86,6 +86,11 @@ class Tuner:
         if self._interval is None and self._first_is_due():
             return 1
         return self._interval
+
+    @property
+    def won(self) -> str:
+        """The name of the rule that decides."""
+        return FIRST if self._demand is None else self._demand.won
 
     @property
     def step_s(self) -> float | None:
@@ -251,6 +256,7 @@ class Tuner:
             lifetime_s=self.mtbf_s,
             spent_s=self._owed_s + self._costs.spent_s,
             spent_most_s=self._owed_s + self._costs.spent_most_s,
+            credit_s=max(0.0, MOST * self._auto.overhead * self._before.base_s - self._before.spent_s),
             saved=self._saved,
             saved_base_s=self._saved_base_s,
             risky=self._risk > 1.0,

@@ -45,6 +45,8 @@ class TunedPacing:
         self._asked = asked
         self.chosen: list[tuple[int, float]] = []
         """The interval that was in force at each checkpoint, and what was known of failures then."""
+        self.deciding: list[str] = []
+        """Which rule decided it."""
         self.mtbf_s = tuner.mtbf_s
 
     @property
@@ -66,6 +68,7 @@ class TunedPacing:
 
     def note_saved(self, stall_s: float) -> None:
         self.chosen.append((self.tuner.interval_steps or 0, self.tuner.mtbf_s))
+        self.deciding.append(self.tuner.won)
         self.tuner.note_saved(stall_s)
 
     def note_durable(self, seconds: float, queued_s: float | None) -> None:

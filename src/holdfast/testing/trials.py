@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from holdfast.policy.tuning import FIRST
 from holdfast.testing.hindsight import Distance, best_fixed, distance, distance_of_the_job, noise_of_a_write, swings
 from holdfast.testing.scenarios import MACHINE, random_scenario
 from holdfast.testing.simulated_policies import CheckFreq, Every, Tuned
@@ -31,6 +32,8 @@ class Trial(NamedTuple):
     held: bool
     """Whether the limits can be held together at all: see `hindsight.Best`. Not where chance made the checkpoints of
     this job so dear that neither `auto` nor the best fixed interval nor the longest one is within the overhead."""
+    forced: bool
+    """Whether `lose_at_most`, which comes before the overhead, decided all automatic intervals but the first."""
     noise: float
     """How much of the measured cost of one checkpoint is chance."""
     distance: Distance | None
@@ -72,6 +75,7 @@ def trial(
     ours = tuned()
     results = {AUTO: simulate(scenario, ours)}
     chosen = [one for pacing in ours.pacings for one in pacing.chosen]
+    deciding = {name for pacing in ours.pacings for name in pacing.deciding}
     true_mtbf_s = min(scenario.mtbf_s, _NO_FAILURES_S)
     others: dict[str, Policy] = {
         CheckFreq.name: CheckFreq(),
@@ -84,6 +88,7 @@ def trial(
         seed=seed,
         limit=scenario.overhead,
         held=_held(scenario, ours.mtbf_s, results[AUTO]),
+        forced=deciding <= {FIRST, "lose_at_most"},
         noise=noise_of_a_write(scenario),
         distance=distance(scenario, results[AUTO], chosen),
         job_distance=distance_of_the_job(scenario, results[AUTO], ours.mtbf_s),
