@@ -280,6 +280,22 @@ class TestDamage:
         assert "overwritten" not in str(caught.value)
         assert (state["w"] == 7).all()
 
+    def test_an_error_of_the_program_in_the_middle_of_a_restore_says_so_too(self, tmp_path):
+        class Broken:
+            def state_dict(self) -> dict[str, int]:
+                return {"n": 1}
+
+            def load_state_dict(self, state: dict[str, int]) -> None:
+                raise ValueError("of my own")
+
+        with open_run(tmp_path, {"broken": Broken()}) as ckpt:
+            ckpt.save(step=1)
+
+        with open_run(tmp_path, {"broken": Broken()}) as ckpt, pytest.raises(ValueError, match="of my own") as caught:
+            ckpt.restore()
+
+        assert caught.value.__notes__ == ["the state in memory was partly overwritten and must not be used"]
+
     def test_a_state_without_arrays_that_was_half_restored_is_not_saved(self, tmp_path):
         class Fragile:
             def __init__(self) -> None:

@@ -658,7 +658,7 @@ class Checkpointer:
                 self._ledger = Ledger.restored(loaded.ledger)
             self._pace.note_restored(loaded.checkpoint)
             self._stops.tell()
-            self._signs.note_restored()
+            self._signs.note_restored(self._steps)
             warn_of_nondeterminism()
             self._ask_at = 0
             tree = tree_of(loaded)

@@ -104,8 +104,8 @@ def test_orders_are_done_and_the_end_is_said(memory):
     [
         ([(Write(0, 1), False)], "Write came before Hello"),
         ([(Close(), False)], "Close came before Hello"),
-        ([(HELLO, False), (HELLO, False)], "Hello of protocol 2"),
-        ([(Hello(run="/", run_id="r", attempt=1, workers=1, keep={}, protocol=3), False)], "Hello of protocol 3"),
+        ([(HELLO, False), (HELLO, False)], "Hello of protocol 3"),
+        ([(Hello(run="/", run_id="r", attempt=1, workers=1, keep={}, protocol=4), False)], "Hello of protocol 4"),
         ([(HELLO, True)], "1 descriptors came with Hello"),
         ([(HELLO, False), (Write(0, 1), True)], "1 descriptors came with Write"),
         ([(Bye(), False)], "makes no sense"),

@@ -90,7 +90,7 @@ def test_prune_removes_what_it_said_and_tells_the_journal(run, holdfast_command,
 
 
 @pytest.mark.parametrize(
-    ("kept", "code", "left"), [(2, 1, [10, 20, 30, 40, 50, 60]), (3, 0, [10, 40, 50, 60])], ids=["old", "new"]
+    ("kept", "code", "left"), [(2, 1, [10, 40, 50, 60]), (3, 0, [10, 40, 50, 60])], ids=["old", "new"]
 )
 def test_prune_spares_what_a_restart_needs_where_the_newest_have_lost_their_shards(
     tmp_path, holdfast_command, caplog, kept, code, left
@@ -107,7 +107,43 @@ def test_prune_spares_what_a_restart_needs_where_the_newest_have_lost_their_shar
     assert answer.code == code
     listed = json.loads(holdfast_command("ls", tmp_path / "run", "--json").out)
     assert sorted(c["step"] for c in listed["checkpoints"]) == left
-    assert ("is not pruned, because" in caplog.text) == (code == 1)
+    assert ("is not pruned, because newer ones are not complete" in caplog.text) == (code == 1)
+
+
+def test_prune_does_not_take_an_abandoned_one_for_what_a_restart_needs(tmp_path, holdfast_command):
+    path, weights = tmp_path / "run", np.zeros(3)
+    with holdfast.Checkpointer(path, {"w": weights}, keep=holdfast.KEEP_ALL) as ckpt:
+        for step in (500, 1000):
+            ckpt.save(step=step)
+        ckpt.restore(500)
+        for step in (600, 700):
+            ckpt.save(step=step)
+    holdfast_command("verify", path)
+    for shard in [*path.glob("*600-*/rank-*"), *path.glob("*700-*/rank-*")]:
+        shard.unlink()
+
+    answer = holdfast_command("prune", path, "--keep-last", 2, "--yes")
+
+    assert answer.code == 1
+    with holdfast.Checkpointer(path, {"w": weights}) as ckpt:
+        assert ckpt.restore().step == 500
+
+
+def test_rm_of_the_latest_asks_back_where_the_newest_is_damaged(tmp_path, holdfast_command):
+    path = tmp_path / "run"
+    with holdfast.Checkpointer(path, {"w": np.zeros(3)}, keep=holdfast.KEEP_ALL) as ckpt:
+        for step in (10, 20, 30):
+            ckpt.save(step=step)
+    (shard,) = path.glob("*30-*/rank-*")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    holdfast_command("verify", path)
+
+    answer = holdfast_command("rm", path, "latest", "--yes")
+
+    assert answer.code == 2
+    assert "latest is step 20, for the newest one, step 30, is damaged; nothing was removed" in answer.err
+    assert holdfast_command("rm", path, 30, "--yes").code == 0
+    assert holdfast_command("rm", path, "latest", "--yes", "--force").code == 0
 
 
 def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage, holdfast_command, steps):

@@ -301,12 +301,12 @@ def test_verify_does_not_promise_an_older_one_where_all_are_damaged(run, holdfas
     assert "none is left that restore() could use" in answer.out
 
 
-def test_verify_does_not_promise_an_older_one_of_the_oldest(run, damage, holdfast_command):
+def test_verify_says_what_a_restore_takes_where_only_an_older_one_is_damaged(run, damage, holdfast_command):
     damage(10)
 
     answer = holdfast_command("verify", "run", "--all")
 
-    assert "restore() finds that out, too, and has no older one to take" in answer.out
+    assert "restore() takes step 50, which is not one of them" in answer.out
 
 
 def test_verify_quarantines_only_when_asked_and_releases_what_is_intact(run, damage, holdfast_command):

@@ -449,8 +449,18 @@ class TestAutomatic:
         paced = loop.events("paced")
         assert len(loop.saved) > 50
         assert 2 <= len(paced) < len(loop.saved) / 5
-        kept = [(event["interval_steps"], event["won"]) for event in paced]
-        assert all(before != after for before, after in pairwise(kept))
+        kept = [((event["interval_steps"], event["won"]), event["profile"]["base_s"]) for event in paced]
+        assert all(was != now or base_s > 2 * max(60, was_s) for (was, was_s), (now, base_s) in pairwise(kept))
+
+    def test_one_that_is_killed_leaves_at_least_half_of_its_time_to_the_next(self):
+        loop = Loop(OFTEN, step_s=0.1, stall_s=30.0, durable_s=0.3)
+
+        for _ in range(20):
+            loop.run(1000)
+
+            told_s = loop.events("paced")[-1]["profile"]["base_s"]
+            assert told_s >= 0.1 * loop.step / 2 - 60
+        assert len(loop.events("paced")) < 20
 
     def test_noise_does_not_fill_the_journal(self):
         noise = np.random.default_rng(0).lognormal(sigma=0.5, size=200_000)

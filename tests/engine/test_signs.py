@@ -73,7 +73,7 @@ def test_a_restore_begins_anew(checkpointer: holdfast.Checkpointer) -> None:
     signs = _attached(checkpointer, sensors="off", health="loss")
     signs.note_loss(5, {"loss": math.inf}, fetch=False)
 
-    signs.note_restored()
+    signs.note_restored(5)
 
     assert signs.suspect == ""
     signs.close()
@@ -258,3 +258,31 @@ def test_however_often_it_is_saved_there_is_a_healthy_one_to_go_back_to(tmp_path
     restored = holdfast.load(tmp_path / "run", "healthy")
 
     assert 60 <= restored["w"][0] <= 90
+
+
+def test_a_restart_keeps_the_healthy_ones_before_it_has_seen_any_loss(tmp_path):
+    weights, options = np.zeros(1), {"health": "loss", "every": 1, "sensors": "off"}
+    with holdfast.Checkpointer(tmp_path / "run", {"w": weights}, **options) as ckpt:
+        for step in range(1, 31):
+            weights[0] = step
+            ckpt.step(loss=1.0)
+
+    with holdfast.Checkpointer(tmp_path / "run", {"w": weights}, **options) as ckpt:
+        assert ckpt.restore().step == 30
+        ckpt.prune()
+        ckpt.save(step=30)
+        for _ in range(5):
+            ckpt.step(loss=math.nan)
+
+    assert 5 <= holdfast.load(tmp_path / "run", "healthy")["w"][0] <= 20
+
+
+def test_what_was_saved_after_the_last_good_value_is_not_healthy(tmp_path):
+    weights = np.zeros(1)
+    options = {"health": "loss", "every": 30, "sensors": "off", "keep": holdfast.keep(last=2)}
+    with holdfast.Checkpointer(tmp_path / "run", {"w": weights}, **options) as ckpt:
+        for step in range(1, 271):
+            weights[0] = step if step < 105 else math.nan
+            ckpt.step(**({"loss": weights[0]} if step % 100 == 0 else {}))
+
+    assert holdfast.load(tmp_path / "run", "healthy")["w"][0] == 90

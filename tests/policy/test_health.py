@@ -140,8 +140,7 @@ def test_what_is_said_to_be_safe_is_never_suspect_later(values: list[float], apa
         suspect_from = health.note(step * apart, value).suspect_from
 
         assert suspect_from is None or suspect_from >= safe
-        assert health.safe_before is not None
-        safe = max(safe, health.safe_before)
+        safe = max(safe, health.safe_before or 0)
 
 
 def test_all_but_the_last_few_steps_of_a_healthy_training_are_safe() -> None:
@@ -152,3 +151,14 @@ def test_all_but_the_last_few_steps_of_a_healthy_training_are_safe() -> None:
         health.note(step, 1.0)
 
     assert health.safe_before == 90
+
+
+def test_steps_of_which_no_value_was_seen_are_suspect_if_the_next_one_is_bad() -> None:
+    health = Health()
+    health.note(100, 1.0)
+    assert health.safe_before == 91
+
+    assert health.note(200, math.nan).suspect_from == 91
+    assert Health().note(200, math.nan).suspect_from == 0
+    assert Health(begins=150).note(200, math.nan).suspect_from == 141
+    assert Health(begins=150).safe_before == 141

@@ -35,7 +35,7 @@ __all__ = [
     "encode_report",
 ]
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_PACKET_BYTES = 64 << 10
 LINGER_S = 50.0
 """How long the agent works on after the training process is gone; with what giving up takes, less than a minute."""

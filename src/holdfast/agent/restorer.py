@@ -20,6 +20,7 @@ __all__ = ["Restorer"]
 
 # The first step after a restore comes before memory for the next snapshot, unless that is asked for earlier.
 _AFTER_RESTORE_S = 2.0
+_TOUCHED = "the state in memory was partly overwritten and must not be used"
 
 
 class Restorer:
@@ -79,9 +80,13 @@ class Restorer:
                 if not self._is_touched:
                     raise
                 raise RestoreError(
-                    f"{error.message}\nthe state in memory was partly overwritten and must not be used",
+                    f"{error.message}\n{_TOUCHED}",
                     hint=error.hint,
                 ) from error
+            except BaseException as error:
+                if self._is_touched:
+                    error.add_note(_TOUCHED)
+                raise
             finally:
                 close_snapshots(snapshots)
             self._is_touched = False

@@ -15,6 +15,10 @@ _log = logging.getLogger("holdfast")
 _DEADLINE = "deadline"
 # The journal hears of an interval that changed by more than this; and of another rule that decides, once a checkpoint.
 _WORTH_TELLING = 0.1
+# And when the run has become so many times as long, but not in its first minute: what an attempt has not spent on
+# checkpoints is there for the next one, though it be killed.
+_LONGER = 2.0
+_LEAST_S = 60.0
 # And of an end of the job that moved by more than this.
 _WORTH_TELLING_S = 60.0
 
@@ -27,6 +31,7 @@ class PaceNotes:
         self._note = note
         self._limit = limit
         self._told: tuple[int | None, str, int] = (None, "", 0)
+        self._told_base_s = 0.0
         self._told_end: tuple[Action, float] | None = None
 
     def is_news(self, plan: Plan, *, saved: int) -> bool:
@@ -37,6 +42,7 @@ class PaceNotes:
             or abs(plan.interval_steps - before) > _WORTH_TELLING * before
             # Two rules that want nearly the same may take turns.
             or (won != plan.won and saved_before != saved)
+            or plan.measured.base_s > _LONGER * max(_LEAST_S, self._told_base_s)
         )
 
     def tell_plan(
@@ -45,6 +51,7 @@ class PaceNotes:
         """What is planned, why, and what it was found from."""
         measured = plan.measured
         self._told = (plan.interval_steps, plan.won, saved)
+        self._told_base_s = measured.base_s
         _log.info("checkpoints: %s", plan.why)
         self._note(
             PACED,

@@ -8,12 +8,12 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import FormatError, StorageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME, parse_checkpoint_id
-from holdfast.core.values import Checkpoint, Fork
+from holdfast.core.values import CheckpointName, Fork
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint, remove_garbage
 from holdfast.format.manifest import decode_manifest
 from holdfast.policy.keep import Keep, Verdict, decide
-from holdfast.policy.lineage import in_order, live_line
+from holdfast.policy.lineage import choose, live_line
 from holdfast.storage.store import Store
 
 __all__ = ["Pruned", "is_complete", "plan_prune", "prune", "remove_planned"]
@@ -68,28 +68,20 @@ def remove_planned(
 ) -> Pruned:
     """Remove the checkpoints that the verdicts give up, oldest first.
 
-    Where some of those that stay are not complete, a restart needs one that is: what is newer than the newest complete
-    one stays as well (I6).
+    What a restart would take stays in any case: where the newest are not complete, the first one that is (I6).
     """
     by_id = {checkpoint.id: checkpoint for checkpoint in catalog.checkpoints}
+    where = store.location
     doomed = [verdict.id for verdict in verdicts if not verdict.keep]
     if not doomed:
         return Pruned([], 0)
-    kept = [by_id[verdict.id] for verdict in verdicts if verdict.keep and by_id[verdict.id].is_sound]
-    complete, incomplete = _newest_complete(store, run_id, kept)
-    if complete is None:
-        _log.warning("%s: nothing was pruned, because no checkpoint that would stay is complete (I6)", store.location)
+    needed = _needed_by_a_restart(store, run_id, catalog)
+    if not needed:
+        _log.warning("%s: nothing was pruned, because no checkpoint that a restart would take is complete (I6)", where)
         return Pruned([], 0)
-    ordered = [checkpoint.id for checkpoint in in_order(catalog.checkpoints)]
-    spared = set(ordered[ordered.index(complete.id) :]).intersection(doomed) if incomplete else set()
-    if spared:
-        _log.warning(
-            "%s: what is newer than %s is not pruned, because %s, which would stay, is not complete (I6)",
-            store.location,
-            complete.id,
-            incomplete[0].id,
-        )
-        doomed = [name for name in doomed if name not in spared]
+    if needed[-1] in doomed:
+        _log.warning("%s: %s is not pruned, because newer ones are not complete (I6)", where, needed[-1])
+        doomed.remove(needed[-1])
     removed = [name for name in doomed if remove_checkpoint(store, name, attempt=attempt)]
     return Pruned(removed, sum(by_id[name].size_bytes for name in removed))
 
@@ -111,11 +103,12 @@ def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
     return True
 
 
-def _newest_complete(store: Store, run_id: str, kept: list[Checkpoint]) -> tuple[Checkpoint | None, list[Checkpoint]]:
-    """The newest one that is complete, and the newer ones, which are not."""
-    incomplete: list[Checkpoint] = []
-    for checkpoint in reversed(in_order(kept)):
+def _needed_by_a_restart(store: Store, run_id: str, catalog: Catalog) -> list[CheckpointName]:
+    """What it would try, up to the first one that is complete; nothing where none is."""
+    tried: list[CheckpointName] = []
+    sound = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.is_sound]
+    for checkpoint in choose(sound, "latest") if sound else ():
+        tried.append(checkpoint.id)
         if is_complete(store, run_id, checkpoint.id):
-            return checkpoint, incomplete
-        incomplete.append(checkpoint)
-    return None, incomplete
+            return tried
+    return []

@@ -43,6 +43,8 @@ class Session:
         self.origin: str | None = None
         self.parent: str | None = None
         self.forks: tuple[Fork, ...] = ()
+        self.suspicion_reach: int | None = None
+        """How many steps back a sign of trouble makes checkpoints suspect; None where nobody looks for any."""
         self.safe_before: int | None = None
         self.told_of_metric = False
         self.shares_attempt = False
@@ -67,6 +69,9 @@ class Session:
         """Remember where the training goes on from, and whether that leaves newer checkpoints behind."""
         self.origin = self.parent = checkpoint.id
         self.last_step = checkpoint.step
+        # At once: what is found in memory only is written, and old ones are pruned, before the next step.
+        reach = self.suspicion_reach
+        self.safe_before = None if reach is None else max(0, checkpoint.step + 1 - reach)
         newest = in_order([*self.catalog().checkpoints, checkpoint])[-1]
         self.forks = checkpoint.forks
         if newest.id != checkpoint.id:

@@ -16,7 +16,7 @@ from holdfast.engine.sensors.storage import StorageSensor
 from holdfast.engine.session import Session
 from holdfast.engine.suspicion import mark_suspects
 from holdfast.engine.watching import Watch
-from holdfast.policy.health import HEALTHY, Diagnosis, Health
+from holdfast.policy.health import HEALTHY, SHORTLY, Diagnosis, Health
 from holdfast.policy.risk import CALM, Reading
 
 __all__ = ["Signs"]
@@ -60,11 +60,12 @@ class Signs:
     @property
     def safe_before(self) -> int | None:
         """Checkpoints of earlier steps will not be found suspect; None where nothing is followed, or known yet."""
-        return self._health.safe_before
+        return self._health.safe_before if self.follows_loss else None
 
     def attach(self, session: Session) -> None:
         """The run whose checkpoints are marked, and whose journal is told."""
         self._session = session
+        session.suspicion_reach = SHORTLY if self.follows_loss else None
 
     def risk(self) -> float:
         """How many times likelier than usual a failure is. The first question begins the watch."""
@@ -134,9 +135,9 @@ class Signs:
         if pending.durable and diagnosis.suspect_from is not None and pending.step >= diagnosis.suspect_from:
             self._mark_later(diagnosis)  # it was on its way when the loss was seen to fail
 
-    def note_restored(self) -> None:
-        """The training goes on from elsewhere: what the loss was tells nothing of what it should be."""
-        self._health = Health()
+    def note_restored(self, step: int) -> None:
+        """The training goes on from there: what the loss was tells nothing of what it should be."""
+        self._health = Health(begins=step)
         self._noted_step = None
 
     def close(self) -> None:

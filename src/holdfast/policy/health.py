@@ -10,7 +10,7 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["FAILING", "HEALTHY", "SUSPECT", "Diagnosis", "Health"]
+__all__ = ["FAILING", "HEALTHY", "SHORTLY", "SUSPECT", "Diagnosis", "Health"]
 
 HEALTHY = "healthy"
 SUSPECT = "suspect"
@@ -24,7 +24,8 @@ _LEAST_RISE = 0.05  # of the level: a loss that hardly varies may vary
 _LEAST_OF_PROGRESS = 0.01  # of what was gained since the start: near zero any ratio is large and says nothing
 _RECENT = 10
 _TOO_MANY = 5
-_SHORTLY = 10
+SHORTLY = 10
+"""How many steps before the first bad value the damage may have been done, by default."""
 
 
 class Diagnosis(NamedTuple):
@@ -38,16 +39,28 @@ class Diagnosis(NamedTuple):
     """Checkpoints of this step and later ones may be unhealthy: it fails, or did and has not recovered yet."""
 
 
+class _Bad(NamedTuple):
+    """One value."""
+
+    since: int
+    """The first step after the last good value: from there on, nobody knows."""
+    step: int
+
+
 _HEALTHY = Diagnosis(HEALTHY)
 
 
 class Health:
     """Follows one metric of which small values are good."""
 
-    def __init__(self, *, window: int = _WINDOW, spreads: float = _SPREADS, shortly: int = _SHORTLY) -> None:
+    def __init__(
+        self, *, window: int = _WINDOW, spreads: float = _SPREADS, shortly: int = SHORTLY, begins: int | None = None
+    ) -> None:
         """`shortly`: how many steps before the first bad value the damage may have been done.
 
-        The weights that give a NaN were ruined by the step before it; a loss that diverges began to earlier.
+        The weights that give a NaN were ruined by the step before it; a loss that diverges began to earlier. Steps of
+        which no value was seen count as bad ones, if the next value is. `begins`: the step that the training goes on
+        from, None for its begin.
         """
         self.diagnosis = _HEALTHY
         """The last one."""
@@ -58,24 +71,25 @@ class Health:
         self._level = math.nan
         self._first_level: float | None = None
         self._until_refresh = window
-        self._recent: deque[int | None] = deque(maxlen=_RECENT)
-        """The steps of bad values, None for good ones; empty after enough good ones."""
+        self._recent: deque[_Bad | None] = deque(maxlen=_RECENT)
+        """Bad values, None for good ones; empty after enough good ones."""
         self._failed = ""
         self._suspect_from: int | None = None
-        self._step: int | None = None
+        self._good_step = begins
 
     @property
     def safe_before(self) -> int | None:
-        """Whatever comes, no checkpoint of an earlier step than this becomes suspect; None before the first value."""
-        if self._suspect_from is not None or self._step is None:
+        """Whatever comes, no checkpoint of an earlier step than this becomes suspect; None where all may."""
+        if self._suspect_from is not None or self._good_step is None:
             return self._suspect_from
-        first_bad = next((step for step in self._recent if step is not None), self._step + 1)
-        return max(0, first_bad - self._shortly)
+        # A copy: another thread may ask than the one that notes.
+        since = next((bad.since for bad in tuple(self._recent) if bad is not None), self._good_step + 1)
+        return max(0, since - self._shortly)
 
     def note(self, step: int, value: float) -> Diagnosis:
         """The value of a step; cheap enough for every step."""
-        self._step = step
         if -math.inf < value <= self._limit:  # not true of NaN either
+            self._good_step = step
             self._values.append(value)
             self._until_refresh -= 1
             if self._until_refresh <= 0:
@@ -104,18 +118,18 @@ class Health:
 
     def _after_good(self) -> Diagnosis:
         self._recent.append(None)
-        bad = [step for step in self._recent if step is not None]
+        bad = [one for one in self._recent if one is not None]
         if not bad:
             self._recent.clear()
             self._failed, self._suspect_from = "", None
             return _HEALTHY
         if not self._failed:
             return Diagnosis(SUSPECT, self.diagnosis.reason)
-        return Diagnosis(SUSPECT, f"{self._failed}; the last bad value was at step {bad[-1]}", self._suspect_from)
+        return Diagnosis(SUSPECT, f"{self._failed}; the last bad value was at step {bad[-1].step}", self._suspect_from)
 
     def _after_bad(self, step: int, value: float) -> Diagnosis:
-        self._recent.append(step)
-        bad = [step for step in self._recent if step is not None]
+        self._recent.append(_Bad(0 if self._good_step is None else min(step, self._good_step + 1), step))
+        bad = [one for one in self._recent if one is not None]
         if math.isfinite(value):
             reason = f"the loss is {value:.4g} at step {step}, {self._level:.4g} is usual"
             if not self._failed and len(bad) < _TOO_MANY:
@@ -124,5 +138,5 @@ class Health:
         else:
             reason = f"the loss is {value} at step {step}"
         if not self._failed:
-            self._failed, self._suspect_from = reason, max(0, bad[0] - self._shortly)
+            self._failed, self._suspect_from = reason, max(0, bad[0].since - self._shortly)
         return Diagnosis(FAILING, self._failed, self._suspect_from)

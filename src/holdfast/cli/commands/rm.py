@@ -4,18 +4,19 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.cli.choosing import best_of, pick
+from holdfast.cli.choosing import LATEST, Best, best_of, pick
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, add_yes
 from holdfast.cli.runs import Run
 from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
+from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
 from holdfast.engine.pruning import is_complete
-from holdfast.policy.lineage import healthy_before_suspects, in_order, live_line
+from holdfast.policy.lineage import healthy_before_suspects, in_order, latest, live_line
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     best = best_of(arguments, *arguments.which)
     with Run(arguments.run, writable=True) as opened:
         checkpoints = opened.catalog().checkpoints
-        picked = [pick(checkpoints, which, best=best, where=arguments.run) for which in arguments.which]
+        picked = [_pick(checkpoints, which, best, arguments.run) for which in arguments.which]
         doomed = list({checkpoint.id: checkpoint for checkpoint in picked}.values())
         refused = [] if arguments.force else list(_refusals(opened, checkpoints, doomed))
         if refused:
@@ -69,6 +70,18 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         out.line(f"{count(len(removed), 'checkpoint')} removed, {size(freed_bytes)} freed")
     _say_refused(pinned, out)
     return NO if pinned else OK
+
+
+def _pick(checkpoints: Sequence[Checkpoint], which: str, best: Best, run: str) -> Checkpoint:
+    """One of them; not a good one where the newest is damaged, and may well be meant."""
+    picked = pick(checkpoints, which, best=best, where=run)
+    newest = latest(checkpoints) if which == LATEST else picked
+    if newest.id != picked.id:
+        raise UsageError(
+            f"latest is step {picked.step}, for the newest one, step {newest.step}, is damaged; nothing was removed",
+            hint=f"say which you mean: holdfast rm {run} {newest.step}",
+        )
+    return picked
 
 
 class _Refusal(NamedTuple):

@@ -204,10 +204,12 @@ def _say_what_follows(
         out.line("none is left that restore() could use: it fails, unless one is found intact", Style.RED)
         out.line("a copy of the run (holdfast cp) may have some")
         return
-    tried = [c for c in checkpoints if c.id in damaged and not c.quarantined and marked.get(c.id) != QUARANTINED]
-    if tried:
-        fallbacks = choose(checkpoints, in_order(tried)[-1].id)[1:]
-        then = "takes the next older one" if usable & {c.id for c in fallbacks} else "has no older one to take"
+    sound = [c for c in checkpoints if not c.quarantined and marked.get(c.id) != QUARANTINED]
+    tried = choose(sound, LATEST) if sound else []
+    if tried and tried[0].id in usable:
+        out.line(f"restore() takes step {tried[0].step}, which is not one of them")
+    elif any(c.id in damaged for c in tried):
+        then = "takes the next older one" if usable & {c.id for c in tried} else "has no older one to take"
         out.line(f"restore() finds that out, too, and {then}; with --quarantine it does not try")
 
 
