@@ -282,11 +282,11 @@ def test_a_plot_of_another_kind_is_refused(paced, holdfast_command, name):
     assert "a plot ends in .svg or .png\n  hint: for example --plot pace.svg" in answer.err
 
 
-def test_a_plot_that_cannot_be_written_is_an_error_of_the_storage(paced, holdfast_command):
-    answer = holdfast_command("explain", "run", "--plot", "nowhere/pace.svg")
-
-    assert answer.code in (3, 6)
-    assert "nowhere/pace.svg" in answer.err
+def test_a_plot_in_a_directory_that_is_not_there_says_how_to_make_it(paced, holdfast_command):
+    answer = holdfast_command("explain", "run", "--plot", "my plots/pace.svg")
+    assert answer.code == 3
+    assert "my plots/pace.svg: there is no directory my plots" in answer.err
+    assert "hint: mkdir -p 'my plots'" in answer.err
 
 
 def test_a_run_with_a_rule_of_its_own_is_told_what_is_known(tmp_path, monkeypatch, holdfast_command):

@@ -93,6 +93,15 @@ def test_a_listing_as_json_holds_all_that_is_known(run, holdfast_command):
     assert document["total_bytes"] == sum(c["size_bytes"] for c in document["checkpoints"])
 
 
+def test_whoever_asks_for_a_damaged_one_is_told_how_to_find_those_that_are_not(run, holdfast_command):
+    (manifest,) = run.glob("000000050-*/manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:300])
+    answer = holdfast_command("show", run, "50")
+    assert answer.code == 4
+    assert "the manifest differs from its digest" in answer.err
+    assert "hint: `holdfast verify RUN --all` says what is intact" in answer.err
+
+
 def test_a_checkpoint_whose_head_is_damaged_is_listed_with_the_reason(run, holdfast_command):
     folder = next(run.glob("000000050-*"))
     (folder / "manifest.json").write_bytes(b"{}")

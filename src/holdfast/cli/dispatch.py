@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from holdfast.cli.exit_codes import EXIT_CODES, OK, UNEXPECTED, USAGE, code_of
-from holdfast.core.errors import HoldfastError, printable
+from holdfast.core.errors import HoldfastError, IntegrityError, printable
 from holdfast.core.version import __version__
 
 # As in holdfast/__init__.py: type checkers know this name, and typing would take longer than `--version` itself.
@@ -38,6 +38,7 @@ COMMANDS = {
     "explain": "how often checkpoints are made, and why that often",
     "doctor": "test what the storage can do, and say what to change",
 }
+_OF_DAMAGE = "`holdfast verify RUN --all` says what is intact; restore() takes the newest of these"
 # Errors of a run's storage are our own by then: what is left is the standard output.
 _OUTPUT_FAILED = (errno.EPIPE, errno.ENOSPC)
 
@@ -69,7 +70,9 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         out = Output(json="--json" in _own(arguments))
         return _run(command, arguments, out)
     except HoldfastError as error:
-        _report(error.message, error.hint, out, kind=type(error).__name__, code=code_of(error))
+        of_run = isinstance(error, IntegrityError) and command != "import"  # that one reads a file of somebody else
+        hint = error.hint or (_OF_DAMAGE if of_run else "")
+        _report(error.message, hint, out, kind=type(error).__name__, code=code_of(error))
         return code_of(error)
     except Exception as error:
         if os.environ.get("HOLDFAST_DEBUG") or getattr(error, "errno", None) in _OUTPUT_FAILED:

@@ -17,7 +17,7 @@ __all__ = ["pace_chart", "suffix_of_plot", "svg_of", "write_figure"]
 
 _KILLED = Sign("×", "x", "killed", Style.RED, has_line=True)
 _STOPPED = Sign("■", "#", "stopped itself", Style.CYAN, has_line=True)
-_RESTARTED = Sign("↻", "r", "ended otherwise, and started again", Style.CYAN, has_line=True)
+_RESTARTED = Sign("↻", "r", "started again after it had ended", Style.CYAN, has_line=True)
 _TROUBLE = Sign("!", "!", "sensors saw trouble", Style.YELLOW)
 _SAVE_FAILED = Sign("o", "o", "a save failed", Style.RED)
 _NEW_ATTEMPT = "a new attempt begins"

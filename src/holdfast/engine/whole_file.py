@@ -2,11 +2,12 @@
 
 import os
 import secrets
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from holdfast.core.errors import BlobExistsError
+from holdfast.core.errors import BlobExistsError, BlobMissingError
 from holdfast.storage.translate import Boundary
 
 __all__ = ["whole_file"]
@@ -17,6 +18,8 @@ def whole_file(path: str, *, replace: bool) -> Iterator[IO[bytes]]:
     """A file to write; its name appears when the block ends without an error. BlobExistsError where it is taken."""
     folder, name = os.path.split(path)
     folder = folder or "."
+    if not os.path.lexists(folder):
+        raise BlobMissingError(f"{path}: there is no directory {folder}", hint=f"mkdir -p {shlex.quote(folder)}")
     if not replace and os.path.lexists(path):
         raise _taken(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
