@@ -524,6 +524,17 @@ def test_an_import_follows_the_newest_checkpoint_and_never_goes_back(run, holdfa
     assert newest["note"] == "imported from all.npz"
 
 
+def test_an_import_that_is_refused_leaves_the_run_as_it_was(run, holdfast_command):
+    holdfast_command("export", "run", "50", "--to", "all.npz")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+
+    answer = holdfast_command("import", "all.npz", "run", "--step", "40")
+
+    assert answer.code == 2
+    assert "run is at step 50 already, after step 40" in answer.err
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
 def test_a_busy_run_takes_no_import(run, holdfast_command):
     holdfast_command("export", "run", "50", "--to", "all.npz")
 

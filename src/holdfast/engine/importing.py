@@ -4,7 +4,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,16 @@ import numpy as np
 from holdfast.core.errors import FormatError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.exchange import suffix_of
-from holdfast.engine.laying import lay_out_state
+from holdfast.engine.laying import Laid
 from holdfast.engine.saving import Document, save_laid
 from holdfast.engine.session import Session
 from holdfast.format.dtypes import numpy_dtype
-from holdfast.format.encode import encode_state
 from holdfast.format.shard import parse_header, read_header_size
 from holdfast.policy.keep import KEEP_ALL
 from holdfast.policy.lineage import in_order, live_line
 from holdfast.storage.translate import Boundary
 
-__all__ = ["import_state", "read_state_file"]
+__all__ = ["import_state", "newest_before", "read_state_file"]
 
 _PREFIX_BYTES = 8
 # torch names the class that it would have had to import; the rest of its message is advice on loading it all the same.
@@ -61,20 +60,25 @@ def read_state_file(path: str) -> object:
         return _read_npz(path) if suffix == ".npz" else _read_torch(path)
 
 
-def import_state(session: Session, state: Mapping[str, object], document: Document) -> Checkpoint:
-    """The state as a durable checkpoint that follows the newest one. UsageError where that has a later step."""
-    session.journal.record("importing", step=document.step)  # first: one that is refused was no training either
-    checkpoints = session.catalog().checkpoints
+def newest_before(checkpoints: Sequence[Checkpoint], step: int, *, where: str) -> Checkpoint | None:
+    """The one that a checkpoint of that step follows. UsageError where it has a later step."""
     live = live_line(checkpoints)
     newest = next((c for c in reversed(in_order(checkpoints)) if c.id in live and not c.quarantined), None)
+    if newest is not None and newest.step > step:
+        raise UsageError(
+            f"{where} is at step {newest.step} already, after step {step}",
+            hint="give a later step, or import into a run of its own",
+        )
+    return newest
+
+
+def import_state(session: Session, laid: Laid, document: Document) -> Checkpoint:
+    """The state as a durable checkpoint that follows the newest one. UsageError where that has a later step."""
+    session.journal.record("importing", step=document.step)  # first: one that is refused was no training either
+    newest = newest_before(session.catalog().checkpoints, document.step, where=session.store.location)
     if newest is not None:
-        if newest.step > document.step:
-            raise UsageError(
-                f"{session.store.location} is at step {newest.step} already, after step {document.step}",
-                hint="give a later step, or import into a run of its own",
-            )
         session.resume_from(newest)
-    checkpoint = save_laid(session, lay_out_state(encode_state(state)), document, KEEP_ALL)
+    checkpoint = save_laid(session, laid, document, KEEP_ALL)
     session.journal.record("imported", id=checkpoint.id, step=checkpoint.step)
     return checkpoint
 

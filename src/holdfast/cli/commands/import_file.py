@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.output import Output
+from holdfast.cli.runs import Run
 from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import RunError, UsageError
 from holdfast.engine.documents import check_count, check_metrics, check_note, check_tags
-from holdfast.engine.importing import import_state, read_state_file
+from holdfast.engine.importing import import_state, newest_before, read_state_file
+from holdfast.engine.laying import lay_out_state
 from holdfast.engine.provenance import collect_provenance
 from holdfast.engine.saving import Document
 from holdfast.engine.session import Session, default_workers
+from holdfast.format.encode import encode_state
 from holdfast.storage.posix import PosixStore
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -53,12 +56,14 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         provenance=collect_provenance(),
     )
     state = _state(read_state_file(arguments.file), arguments.name, arguments.file)
+    laid = lay_out_state(encode_state(state))
+    _check_step(arguments.run, document.step)
     clock = SystemClock()
     session = Session(
         PosixStore(arguments.run, create=True), clock, takeover=False, fresh=True, workers=default_workers()
     )
     try:
-        checkpoint = import_state(session, state, document)
+        checkpoint = import_state(session, laid, document)
     finally:
         session.close()
     if out.json:
@@ -70,6 +75,15 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     after = f", after {checkpoint.origin}" if checkpoint.origin else ""
     out.line(f"{checkpoint.id}: step {checkpoint.step} of {arguments.run}, {made}{after}")
     return OK
+
+
+def _check_step(path: str, step: int) -> None:
+    """Looked at first, so that a run that refuses the step stays as it is; asked again when nobody else writes it."""
+    try:
+        with Run(path) as run:
+            newest_before(run.catalog().checkpoints, step, where=path)
+    except RunError:  # not there yet; whatever else is wrong with it is said when it is opened to be written
+        pass
 
 
 def _place(origin: str | None) -> dict[str, object]:
