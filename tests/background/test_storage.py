@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from holdfast import Checkpointer
 from holdfast.core.errors import FencedError, NoSpaceError, RunError, SaveFailedError
+from holdfast.engine import failures
 from tests.background.rig import Program, agents_of, arenas, events, run_program, steps, until
 from tests.crash.loop_image import LoopImage, why_not
 
@@ -169,6 +171,20 @@ def test_on_error_raise_raises_at_the_next_save(disk, root):
     subprocess.run(["rm", str(disk / "filler")], check=True)
     ckpt.save(step=9).wait(60)
     ckpt.close()
+
+
+def test_what_has_failed_is_on_its_way_until_that_was_told(disk, root, monkeypatch):
+    """Else the save after the next would hear of it: a log may be slow."""
+    monkeypatch.setattr(failures._log, "warning", lambda *_: time.sleep(0.5))
+    weights = np.zeros(200_000)
+    with Checkpointer(disk / "run", {"w": weights}, background="process", on_error="raise") as ckpt:
+        subprocess.run(["fallocate", "-l", "19M", str(disk / "filler")], check=True)
+        ckpt.save(step=1)
+        ckpt._stager.settle()
+        with pytest.raises(NoSpaceError):
+            ckpt.save(step=2)
+        (disk / "filler").unlink()
+        ckpt.save(step=3).wait(60)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ class Background:
         # While an order is given, its client must not be replaced: the one that takes over would not know of it.
         self._ordering = threading.RLock()
         self._jobs: dict[int, _Job] = {}
+        # Those that have failed, and are no job any more, while that is being told: they are on their way until then.
+        self._failing = 0
         self._filling: set[int] = set()
         # How much of what is in a slot is written, though it was not ordered yet: of those that were begun.
         self._ahead: dict[int, int] = {}
@@ -273,7 +275,7 @@ class Background:
         left = Countdown(deadline_s)
         sign_s, patience = self._last_sign_s, Countdown(patience_s)
         with self._lock:
-            while self._jobs or self._filling:
+            while self._jobs or self._filling or self._failing:
                 if sign_s != self._last_sign_s:
                     sign_s, patience = self._last_sign_s, Countdown(patience_s)
                 if left.step_s() <= 0 or (patience.step_s() <= 0 and not self._filling):
@@ -352,6 +354,7 @@ class Background:
                 case Failed():
                     job = self._jobs.pop(report.generation, None)
                     failed = None if job is None else (job, report.error())
+                    self._failing += failed is not None
                     self._undurable = max(self._undurable, report.generation)
                 case Removed():
                     for checkpoint_id in report.ids:
@@ -360,7 +363,12 @@ class Background:
                     _log.warning("%s", report.message)
             self._changed.notify_all()
         if failed is not None:
-            self._fail(*failed)
+            try:
+                self._fail(*failed)
+            finally:
+                with self._lock:
+                    self._failing -= 1
+                    self._changed.notify_all()
         if isinstance(report, Durable) and self._untold:
             self._tell_journal()
         if first_durable and self.on_durable is not None:
