@@ -68,8 +68,11 @@ def stop(
     except BaseException:
         pace.release()
         raise
-    what = f"the last {lost} of them are not saved" if lost else "which is saved"
-    finish(f"at step {step}{';' if lost else ','} {what}: {look.why}")
+    finish(f"at step {step}{_what_is_saved(lost)}: {look.why}")
+
+
+def _what_is_saved(lost: int) -> str:
+    return f"; the last {lost} of them are not saved" if lost else ", which is saved"
 
 
 def leave(
@@ -114,9 +117,8 @@ def end_in_step(
 
         def say() -> None:
             because = "asked to quit" if pace.quits else "the time is over"
-            _log.error(
-                "%s in the middle of a step: stopping after step %d; %d of them are not saved", because, step, lost
-            )
+            saved = _what_is_saved(lost)
+            _log.error("%s in the middle of a step: stopping after step %d%s", because, step, saved)
             flush(_SAY_S)
             _flush_output()
 
