@@ -206,8 +206,9 @@ def test_a_script_of_before_is_replaced_and_a_file_of_the_users_is_not(tmp_path,
 def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path, monkeypatch):
     with_sbatch(tmp_path, monkeypatch, "echo 1")
 
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, match="there is no directory") as caught:
         slurm_submit.submit("text", str(tmp_path / "missing" / "job.sbatch"))
+    assert caught.value.hint == f"mkdir -p {tmp_path / 'missing'}"
 
 
 @pytest.mark.parametrize(
