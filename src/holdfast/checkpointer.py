@@ -13,7 +13,14 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from holdfast.agent.exiting import finish_at_exit, is_finished, restart_after_error
+from holdfast.agent.exiting import (
+    fail_at_exit,
+    finish_at_exit,
+    finish_dropped,
+    is_finished,
+    restart_after_error,
+    wait_for_dropped,
+)
 from holdfast.agent.recall import Recall
 from holdfast.agent.restorer import Restorer
 from holdfast.agent.saver import Saver
@@ -100,6 +107,8 @@ _log = logging.getLogger("holdfast")
 _DEFAULT_KEEP = keep(last=3)
 # For the journal to be told what was decided last.
 _TELL_S = 5.0
+# For what the program has let go, and not closed, to be durable, before the next one begins.
+_DROPPED_S = 10.0
 
 
 class Checkpointer:
@@ -182,10 +191,11 @@ class Checkpointer:
         self._ledger = Ledger() if ledger else None
         self._loop = Loop(self._state, random=random)
         self._updates = Updates()
-        failures = Failures(on_error)
+        self._failures = failures = Failures(on_error)
         real_clock = clock or SystemClock()
         limit = Limit(time_left, real_clock, total_steps=total_steps)
         self._witness = witness_or_nobody()
+        wait_for_dropped(_DROPPED_S)  # it may be the same run
         store = PosixStore(self._witness.place(run), create=True, files=files, clock=real_clock)
         try:
             self._session = Session(
@@ -222,8 +232,10 @@ class Checkpointer:
             random=random,
             provenance=self._provenance,
             hyperparameters=self._hyperparameters,
+            before_choosing=self._signs.mark,
         )
         finish_at_exit(self._finish)
+        self._is_dropped_finished = not is_simulated
         self._pace.watch_limit()
         self._asked = _Asked(self)
         self._stops.attach(self._asked)
@@ -271,6 +283,7 @@ class Checkpointer:
         note: str,
         tags: Iterable[str] = (),
         tree: object = None,
+        is_last: bool = False,
     ) -> PendingCheckpoint:
         epoch = self._loop.completed if epoch is None else check_count("epoch", epoch)
         # In the foreground a save may take long, and what it leaves behind is no more than after a crash.
@@ -296,7 +309,7 @@ class Checkpointer:
             began_s = self._session.clock.monotonic_s()
             encode = None if tree is None else lambda: self._saver.encode(tree)
             with self._witness.saving(document.step, epoch, numbers, encode):
-                self._last = pending = self._saver.save(document, tree)
+                self._last = pending = self._saver.save(document, tree, is_last=is_last)
             self._pace.note_saved(pending, self._session.clock.monotonic_s() - began_s, epoch=epoch)
             if not self._witness.is_in_step:
                 self._witness.leave(document.step, pending)
@@ -487,6 +500,27 @@ class Checkpointer:
         self._note_error()
         self._close(clean=False, error=raised.__name__ if raised is not None and issubclass(raised, Exception) else "")
 
+    def __del__(self) -> None:
+        # Before it is set, a constructor has raised, and has let go what it had.
+        if not getattr(self, "_is_dropped_finished", False) or not self._is_open_here():
+            return
+        if self._stager is not None:
+            # Now, as without a stager: only here may this be the thread that can put handlers back.
+            self._pace.release()
+            self._stops.close()
+            finish_dropped(self._finish)
+        elif (failure := self._failure_of_last()) is not None:
+            fail_at_exit(str(failure))
+
+    def _failure_of_last(self) -> SaveFailedError | None:
+        if self._last is None or (error := self._last.error) is None:
+            return None
+        failure = SaveFailedError(
+            f"the last checkpoint (step {self._last.step}) did not become durable: {error.message}", hint=error.hint
+        )
+        failure.__cause__ = error
+        return failure
+
     def _note_error(self) -> None:
         """Of a program that was asked to stop: should it end because of that, it wants to be started again."""
         if self._pace.is_asked_to_stop:
@@ -551,7 +585,9 @@ class Checkpointer:
             look,
             step,
             self._pace,
-            save=lambda *, with_metrics: self._save(step, epoch, metrics if with_metrics else None, note=""),
+            save=lambda *, with_metrics: self._save(
+                step, epoch, metrics if with_metrics else None, note="", is_last=True
+            ),
             note=self._session.tell,
             finish=finish,
         )
@@ -614,11 +650,8 @@ class Checkpointer:
                 self._stops.close()  # from here on, Ctrl-C interrupts
             if failure is not None:
                 raise failure
-            if self._last is not None and self._last.error is not None:
-                raise SaveFailedError(
-                    f"the last checkpoint (step {self._last.step}) did not become durable: {self._last.error.message}",
-                    hint=self._last.error.hint,
-                ) from self._last.error
+            if (of_last := self._failure_of_last()) is not None:
+                raise of_last
 
     def _save_the_end(self) -> HoldfastError | None:
         """Where that is left to us; why it could not be, for the run is closed all the same."""
@@ -626,7 +659,9 @@ class Checkpointer:
             with self._loop.put_back() as is_whole:
                 is_complete = self._loop.is_complete
                 if self._pace.due_at_end(self._steps, is_complete=is_complete, is_whole=is_whole).due:
-                    self._save(self._steps, None, usable_metrics(self._metrics), note="the end of the program")
+                    metrics = usable_metrics(self._metrics)
+                    self._save(self._steps, None, metrics, note="the end of the program", is_last=True)
+                    self._failures.raise_background()
         except HoldfastError as error:
             return error
         return None
@@ -636,7 +671,7 @@ class Checkpointer:
         with self._loop.put_back() as is_whole:
             if not is_whole:
                 raise StateError("batches were used since the last step(), and the data cannot go back")
-            self._save(self._steps, None, None, note=note, tags=("error",))
+            self._save(self._steps, None, None, note=note, tags=("error",), is_last=True)
 
     def _restore(
         self,

@@ -235,6 +235,15 @@ def test_the_newer_one_is_in_memory(run, root):
     assert arenas(root) == []
 
 
+def test_memory_of_an_attempt_before_is_given_back_also_where_the_new_one_has_none(run, root):
+    leave_in_memory(run, root, durable=[1], staged=[2])
+    with Checkpointer(run, {"w": np.zeros(1000)}, background="process", memory_bytes=0) as ckpt:
+        ckpt.restore()
+        held = len(arenas(root))
+        assert ckpt.save(step=3).durable
+        assert len(arenas(root)) == held - 1
+
+
 def test_the_newer_one_is_on_the_disk(run, root):
     leave_in_memory(run, root, durable=[1], staged=[2])
     saved = [shutil.copytree(path, root / "aside") for path in arenas(root)]

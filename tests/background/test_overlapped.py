@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.core.names import parse_checkpoint_id
+from holdfast.engine import failures
+from holdfast.engine.overlap import Overlapped
 from tests.background.rig import PATH, Program, agents_of, arenas, command_of, garbage, steps, until
 
 torch = pytest.importorskip("torch")
@@ -94,8 +97,6 @@ def test_what_is_changed_inside_updating_waits_for_the_copy(run, root):
 
 
 def test_a_change_that_nothing_held_back_fails_that_save_and_no_other(run, root, monkeypatch):
-    from holdfast.engine.overlap import Overlapped
-
     started = []
     original = Overlapped._copy_deferred
 
@@ -116,6 +117,22 @@ def test_a_change_that_nothing_held_back_fails_that_save_and_no_other(run, root,
         ckpt.save(step=2).wait(60)
         assert garbage(run) == []
     assert steps(run) == [2]
+
+
+def test_close_tells_of_the_last_copy_that_failed_however_slow_the_log_is(run, root, monkeypatch):
+    def torn(self, *_):
+        raise holdfast.StateError("it changed while the state was captured")
+
+    parameter = torch.nn.Parameter(torch.zeros(1000))
+    state = {"parameter": parameter, "optimizer": torch.optim.SGD([parameter], lr=1.0)}
+    ckpt = holdfast.Checkpointer(run, state, background="process", capture="overlapped")
+    ckpt.save(step=1).wait(60)
+    monkeypatch.setattr(failures._log, "warning", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(Overlapped, "_copy_deferred", torn)
+    ckpt.save(step=2)
+
+    with pytest.raises(holdfast.SaveFailedError, match=r"step 2.*changed while"):
+        ckpt.close()
 
 
 @pytest.mark.parametrize("background", ["process", "thread"])

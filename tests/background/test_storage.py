@@ -1,6 +1,7 @@
 """Storage that is full, hangs, or belongs to somebody else meanwhile; and how a program ends then."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import holdfast
 from holdfast import Checkpointer
-from holdfast.core.errors import FencedError, NoSpaceError, RunError, SaveFailedError
+from holdfast.core.errors import FencedError, NoSpaceError, RunError, SaveFailedError, StorageError
 from holdfast.engine import failures
 from tests.background.rig import Program, agents_of, arenas, events, run_program, steps, until
 from tests.crash.loop_image import LoopImage, why_not
@@ -185,6 +187,41 @@ def test_what_has_failed_is_on_its_way_until_that_was_told(disk, root, monkeypat
             ckpt.save(step=2)
         (disk / "filler").unlink()
         ckpt.save(step=3).wait(60)
+
+
+def _after_a_save_that_failed(run: Path, **options: object) -> Checkpointer:
+    """One whose storage is well again, and that has not saved since."""
+    ckpt = Checkpointer(run, {"w": np.ones(200_000)}, background="process", on_error="raise", **options)
+    ckpt.step()
+    ckpt.save().wait(60)
+    agent = ckpt._stager.background._client.pid
+    resource.prlimit(agent, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    ckpt.step()
+    assert ckpt.save().settle(60)
+    resource.prlimit(agent, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    ckpt.step()
+    return ckpt
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["asked to stop", "raises"])
+def test_what_one_before_has_come_to_does_not_keep_the_last_one_from_being_saved(run, root, stopped):
+    ckpt = _after_a_save_that_failed(run, every=holdfast.every(steps=1000) | holdfast.on_error(), on_stop="return")
+    if stopped:
+        ckpt.stop("please")
+        ckpt.step()
+        ckpt.close()
+        assert steps(run) == [1, 4]
+    else:
+        with pytest.raises(ZeroDivisionError), ckpt:
+            _ = 1 / 0
+        assert steps(run) == [1, 3]
+
+
+def test_it_is_raised_when_the_end_is_saved(run, root):
+    ckpt = _after_a_save_that_failed(run, every="auto")
+    with pytest.raises(StorageError, match="File too large"):
+        ckpt.close()
+    assert steps(run) == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -286,3 +286,47 @@ def test_what_was_saved_after_the_last_good_value_is_not_healthy(tmp_path):
             ckpt.step(**({"loss": weights[0]} if step % 100 == 0 else {}))
 
     assert holdfast.load(tmp_path / "run", "healthy")["w"][0] == 90
+
+
+@pytest.mark.parametrize("background", ["off", "thread", "process"])
+@pytest.mark.parametrize("which", ["healthy", "latest"])
+def test_a_restore_right_after_the_loss_failed_knows_what_is_suspect(tmp_path, background, which):
+    """Also what was on its way then."""
+    w = np.zeros(1_000_000)
+    options = {"background": background, "health": "loss", "keep": holdfast.KEEP_ALL, "every": None, "sensors": "off"}
+    with holdfast.Checkpointer(tmp_path / "run", {"w": w}, **options) as ckpt:
+        for step in range(1, 42):
+            w[:] = step
+            ckpt.step(loss=math.nan if step > 40 else 1 / step)
+            if step in (20, 30):
+                ckpt.save().wait()
+            elif step == 40:
+                ckpt.save()
+        restored = ckpt.restore(which)
+
+        assert (restored.step, w[0]) == ((30, 30) if which == "healthy" else (40, 40))
+        assert _suspects(ckpt) == [40]
+
+
+def test_a_mark_that_is_wanted_when_the_last_one_is_just_made_is_made(checkpointer, monkeypatch):
+    signs = _attached(checkpointer, sensors="off", health="loss")
+    checkpointer.save(step=1)
+    for step, loss in ((1, 1.0), (2, math.nan)):
+        signs.note_loss(step, {"loss": loss}, fetch=False)
+    signs.mark()
+    assert _suspects(checkpointer) == [1]
+    ended = threading.Event()
+    # Nothing is left to do, and nobody has seen the thread end.
+    monkeypatch.setattr(signs, "_marker", threading.Thread(target=ended.wait, daemon=True))
+    signs._marker.start()
+
+    signs.note_settled(_settled(checkpointer.save(step=3)))
+    ended.set()
+    signs.mark()
+
+    assert _suspects(checkpointer) == [1, 3]
+
+
+def _settled(pending: PendingCheckpoint) -> PendingCheckpoint:
+    pending.wait()
+    return pending

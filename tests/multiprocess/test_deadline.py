@@ -89,3 +89,25 @@ def test_a_short_job_makes_more_than_one_step(tmp_path):
 
     assert status == 85
     assert step_of(said[-1], "ends") > 10
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["saved", "nothing saved"])
+def test_what_is_saved_is_said_as_it_is(tmp_path, saves):
+    code = f"""
+import sys, time
+import numpy as np
+import holdfast
+ckpt = holdfast.Checkpointer(sys.argv[1], {{"w": np.zeros(3)}}, time_left=3, sensors="off")
+{"ckpt.save(step=0).wait()" if saves else ""}
+time.sleep(600)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert done.returncode == 85
+    assert f"stopping after step 0{', which is saved' if saves else '; there is no checkpoint yet'}" in done.stderr

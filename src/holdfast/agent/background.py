@@ -4,7 +4,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,7 +83,7 @@ class Background:
         # While an order is given, its client must not be replaced: the one that takes over would not know of it.
         self._ordering = threading.RLock()
         self._jobs: dict[int, _Job] = {}
-        # Those that have failed, and are no job any more, while that is being told: they are on their way until then.
+        # Those that have failed, or may, and are no job any more, while that is being told: on their way until then.
         self._failing = 0
         self._filling: set[int] = set()
         # How much of what is in a slot is written, though it was not ordered yet: of those that were begun.
@@ -249,19 +250,32 @@ class Background:
 
         def finish() -> None:
             copying.wait()
-            try:
-                if copying.error is not None:
-                    raise copying.error
-                self.hand_over(index, draft, pending, copying.xxh3)
-            except Exception as error:  # noqa: BLE001  whoever waits for the checkpoint must hear of every fault
-                self.forget_ahead(index)
-                self.drop(index)
-                if not isinstance(error, HoldfastError):
-                    error = SaveFailedError(f"unexpected {type(error).__name__}: {error}")
-                self._on_failure(pending, error)
-                pending.note_failed(error)
+            with self._until_told():
+                try:
+                    if copying.error is not None:
+                        raise copying.error
+                    self.hand_over(index, draft, pending, copying.xxh3)
+                except Exception as error:  # noqa: BLE001  whoever waits for the checkpoint must hear of every fault
+                    self.forget_ahead(index)
+                    self.drop(index)
+                    if not isinstance(error, HoldfastError):
+                        error = SaveFailedError(f"unexpected {type(error).__name__}: {error}")
+                    self._on_failure(pending, error)
+                    pending.note_failed(error)
 
         run(finish)
+
+    @contextmanager
+    def _until_told(self) -> Iterator[None]:
+        """What fails meanwhile is on its way until that was told."""
+        with self._lock:
+            self._failing += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._failing -= 1
+                self._changed.notify_all()
 
     def settle(self, deadline_s: float, *, patience_s: float) -> list[PendingCheckpoint]:
         """Wait until nothing is on its way, at most that long, while there are signs of life; what still is."""
@@ -372,6 +386,14 @@ class Background:
         if isinstance(report, Durable) and self._untold:
             self._tell_journal()
         if first_durable and self.on_durable is not None:
+            self.on_durable()
+
+    def note_durable(self, step: int) -> None:
+        """A checkpoint was written without the agent, where memory has no room for a snapshot."""
+        with self._lock:
+            is_first = self.durable_step is None
+            self.durable_step = step
+        if is_first and self.on_durable is not None:
             self.on_durable()
 
     def _note_durable(self, report: Durable) -> bool:

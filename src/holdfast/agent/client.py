@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from holdfast.agent.messages import (
@@ -141,10 +142,17 @@ class _Account:
         if self._closing:
             raise UsageError("the agent is closed")
 
-    def _note_order(self, message: Write) -> None:
+    @contextmanager
+    def _ordering(self, message: Write) -> Iterator[None]:
+        """It is outstanding, unless the order cannot be given: nobody would ever answer it."""
         if len(self._outstanding) >= MAX_OUTSTANDING:
             raise UsageError(f"snapshot {message.generation} is one too many: {MAX_OUTSTANDING} are outstanding")
         self._outstanding[message.generation] = message
+        try:
+            yield
+        except BaseException:
+            self._outstanding.pop(message.generation, None)
+            raise
 
     def _note_report(self, report: Report) -> None:
         if isinstance(report, Durable | Failed):
@@ -226,8 +234,7 @@ class Agent(_Account):
     def write(self, message: Write) -> None:
         self._check_usable()
         packet = encode(message)
-        with self._lock:
-            self._note_order(message)
+        with self._lock, self._ordering(message):
             if self._process is not None:
                 self._process.channel.send(packet)
 
@@ -375,8 +382,7 @@ class ThreadAgent(_Account):
 
     def write(self, message: Write) -> None:
         self._check_usable()
-        with self._lock:
-            self._note_order(message)
+        with self._lock, self._ordering(message):
             self._order(lambda work: work.write(message))
 
     def close(self, deadline_s: float) -> list[int]:

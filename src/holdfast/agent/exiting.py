@@ -1,5 +1,6 @@
-"""A program that ends without close(): finish, and tell by the exit status if its last checkpoint failed (I8)."""
+"""What a program does not close: finish it, and tell by the exit status if its last checkpoint failed (I8)."""
 
+import _thread
 import atexit
 import logging
 import os
@@ -10,7 +11,15 @@ from typing import NoReturn
 
 from holdfast.core.errors import FencedError, HoldfastError
 
-__all__ = ["EXIT_NOT_DURABLE", "finish_at_exit", "is_finished", "restart_after_error"]
+__all__ = [
+    "EXIT_NOT_DURABLE",
+    "finish_at_exit",
+    "finish_dropped",
+    "fail_at_exit",
+    "is_finished",
+    "restart_after_error",
+    "wait_for_dropped",
+]
 
 _log = logging.getLogger("holdfast")
 
@@ -35,6 +44,50 @@ def is_finished(finish: Finish) -> None:
     _open.discard(weakref.WeakMethod(finish))
 
 
+_dropped: "dict[_thread.LockType, Finish]" = {}
+"""What was let go, with a lock that is held until it is finished."""
+_failures: list[str] = []
+"""What has failed, and the end of the program is to tell."""
+# Both are the parent's, and nobody in a child would ever release the locks.
+os.register_at_fork(after_in_child=_dropped.clear)
+os.register_at_fork(after_in_child=_failures.clear)
+
+
+def finish_dropped(finish: Finish) -> None:
+    """Nobody can close it any more: have it finished while the program goes on.
+
+    Called while an object is collected, which may be anywhere in any thread: no lock is taken here, and nothing is
+    waited for.
+    """
+    is_done = _thread.allocate_lock()
+    is_done.acquire()
+    _dropped[is_done] = finish
+
+    def work() -> None:
+        try:
+            _failures.extend(_finish_one(finish))
+        finally:
+            del _dropped[is_done]
+            is_done.release()
+
+    try:
+        _thread.start_new_thread(work, ())  # not by a Thread: that takes a lock that may be held here
+    except RuntimeError:
+        is_done.release()  # no more threads: it is kept, and finished at the end
+
+
+def wait_for_dropped(timeout_s: float = -1) -> None:
+    """Until what was let go is finished, or has been waited for that long."""
+    for is_done in list(_dropped):
+        if is_done.acquire(timeout=timeout_s):
+            is_done.release()
+
+
+def fail_at_exit(failure: str) -> None:
+    """What was let go has failed: the end of the program is to tell."""
+    _failures.append(failure)
+
+
 _restart: list[int] = []
 
 
@@ -48,19 +101,17 @@ def restart_after_error(status: int) -> None:
 
 
 def _finish_all() -> None:
-    failures = []
-    for reference in list(_open):
-        finish = reference()
-        try:
-            if finish is not None:
-                finish()
-        except KeyboardInterrupt:
-            _log.error("interrupted while it waited for the last checkpoint, which may not be durable")
-            _end(_INTERRUPTED)
-        except HoldfastError as error:
-            failures.append(str(error))
-        except Exception as error:  # noqa: BLE001  Python would print it, and end with 0
-            failures.append(f"{type(error).__name__} while the run was closed: {error}")
+    try:
+        wait_for_dropped()
+        failures = _failures + [
+            failure
+            for finish in [*_dropped.values(), *(reference() for reference in list(_open))]
+            if finish is not None
+            for failure in _finish_one(finish)
+        ]
+    except KeyboardInterrupt:
+        _log.error("interrupted while it waited for the last checkpoint, which may not be durable")
+        _end(_INTERRUPTED)
     if failures:
         for failure in failures:
             _log.error("%s", failure)
@@ -72,6 +123,17 @@ def _finish_all() -> None:
             "%s came after the program was asked to stop: status %d asks for a restart", raised.__name__, _restart[-1]
         )
         _end(_restart[-1])
+
+
+def _finish_one(finish: Finish) -> list[str]:
+    """What is wrong with its last checkpoint, if anything is."""
+    try:
+        finish()
+    except HoldfastError as error:
+        return [str(error)]
+    except Exception as error:  # noqa: BLE001  Python would print it, and end with 0
+        return [f"{type(error).__name__} while the run was closed: {error}"]
+    return []
 
 
 def _end(status: int) -> NoReturn:

@@ -35,13 +35,16 @@ class Restorer:
         random: bool,
         provenance: Provenance,
         hyperparameters: object,
+        before_choosing: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_choosing` is called when nothing is on its way any more."""
         self._session = session
         self._stager = stager
         self._recall = recall
         self._random = random
         self._provenance = provenance
         self._hyperparameters = hyperparameters
+        self._before_choosing = before_choosing
         self._is_touched = False
         self.is_restoring = False
         """Whether one is under way: there is nothing then that could be lost."""
@@ -62,6 +65,7 @@ class Restorer:
             wait_for_prefetches()
             if self._stager is not None:
                 self._stager.settle()
+            self._before_choosing()
             snapshots = {} if self._recall is None else self._recall.find()
             try:
                 loaded = restore_session(

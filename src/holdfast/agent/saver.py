@@ -43,10 +43,13 @@ class Saver:
         self._failures = failures
         self._layouts = Layouts()
 
-    def save(self, document: Document, tree: object) -> PendingCheckpoint:
-        """What the program has asked for wrongly is raised; a storage that fails is said, and in the result (I7)."""
+    def save(self, document: Document, tree: object, *, is_last: bool = False) -> PendingCheckpoint:
+        """What the program has asked for wrongly is raised; a storage that fails is said, and in the result (I7).
+
+        So is what one before has come to, unless this is the last: nobody could make up for it.
+        """
         self._session.check_step(document.step)
-        self._failures.raise_background()
+        self._failures.raise_fenced() if is_last else self._failures.raise_background()
         pending = PendingCheckpoint(document.step, self._session.clock)
         try:
             # What reads the catalogue is in here, too: a storage that fails there must not end the job either.

@@ -261,7 +261,7 @@ class Stager:
 
         def note(checkpoint: Checkpoint) -> None:
             pending.note_durable(checkpoint.id)
-            self.background.durable_step = checkpoint.step
+            self.background.note_durable(checkpoint.step)
 
         save_in_foreground(self._session, laid, document, self._keep, note)
 

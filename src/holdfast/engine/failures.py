@@ -32,8 +32,12 @@ class Failures:
 
     def raise_background(self) -> None:
         """What was reported since the last save."""
-        error = self._background
-        if not isinstance(error, FencedError):  # which stays true
-            self._background = None
-        if error is not None and (self._raises or isinstance(error, FencedError)):
+        self.raise_fenced()  # which stays true
+        error, self._background = self._background, None
+        if error is not None and self._raises:
             raise error
+
+    def raise_fenced(self) -> None:
+        """Only if nothing can be saved any more: another attempt has the run."""
+        if isinstance(self._background, FencedError):
+            raise self._background

@@ -68,11 +68,13 @@ def stop(
     except BaseException:
         pace.release()
         raise
-    finish(f"at step {step}{_what_is_saved(lost)}: {look.why}")
+    finish(f"at step {step}{_what_is_saved(lost, pace)}: {look.why}")
 
 
-def _what_is_saved(lost: int) -> str:
-    return f"; the last {lost} of them are not saved" if lost else ", which is saved"
+def _what_is_saved(lost: int, pace: Pace) -> str:
+    if lost:
+        return f"; the last {lost} of them are not saved"
+    return ", which is saved" if pace.durable_step() is not None else "; there is no checkpoint yet"
 
 
 def leave(
@@ -117,7 +119,7 @@ def end_in_step(
 
         def say() -> None:
             because = "asked to quit" if pace.quits else "the time is over"
-            saved = _what_is_saved(lost)
+            saved = _what_is_saved(lost, pace)
             _log.error("%s in the middle of a step: stopping after step %d%s", because, step, saved)
             flush(_SAY_S)
             _flush_output()

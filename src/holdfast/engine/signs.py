@@ -43,7 +43,9 @@ class Signs:
         self._health = Health()
         self._noted_step: int | None = None
         self._is_said = False
+        self._lock = threading.Lock()
         self._to_mark: Diagnosis | None = None
+        self._is_marking = False
         self._marker: threading.Thread | None = None
 
     @property
@@ -135,6 +137,17 @@ class Signs:
         if pending.durable and diagnosis.suspect_from is not None and pending.step >= diagnosis.suspect_from:
             self._mark_later(diagnosis)  # it was on its way when the loss was seen to fail
 
+    def mark(self) -> None:
+        """Have marked what is suspect, and wait for that: before a restore looks for one that is not.
+
+        What was on its way when the loss was seen to fail is durable by now. A restore waits for the storage anyway.
+        """
+        diagnosis = self._health.diagnosis
+        if diagnosis.suspect_from is not None:
+            self._mark_later(diagnosis)
+        if self._marker is not None:
+            self._marker.join()
+
     def note_restored(self, step: int) -> None:
         """The training goes on from there: what the loss was tells nothing of what it should be."""
         self._health = Health(begins=step)
@@ -158,20 +171,29 @@ class Signs:
 
     def _mark_later(self, diagnosis: Diagnosis) -> None:
         """In a thread: it takes some fsyncs, and a storage that hangs must not take the training with it (I7)."""
-        self._to_mark = diagnosis
-        if self._session is not None and (self._marker is None or not self._marker.is_alive()):
-            try:
-                self._marker = threading.Thread(target=self._mark, name="holdfast-marks", daemon=True)
-                self._marker.start()
-            except RuntimeError as error:  # no more threads
-                self._marker = None
-                _log.warning("checkpoints cannot be marked suspect: %s", error)
+        with self._lock:
+            self._to_mark = diagnosis
+            if self._session is None or (self._is_marking and self._marker is not None and self._marker.is_alive()):
+                return
+            self._is_marking = True
+        try:
+            self._marker = threading.Thread(target=self._mark, name="holdfast-marks", daemon=True)
+            self._marker.start()
+        except RuntimeError as error:  # no more threads
+            self._marker = None
+            _log.warning("checkpoints cannot be marked suspect: %s", error)
 
     def _mark(self) -> None:
-        while (diagnosis := self._to_mark) is not None:
-            self._to_mark = None
+        while (diagnosis := self._next_to_mark()) is not None:
             if self._session is not None and diagnosis.suspect_from is not None:
                 mark_suspects(self._session, from_step=diagnosis.suspect_from, reason=diagnosis.reason)
+
+    def _next_to_mark(self) -> Diagnosis | None:
+        """Whoever comes later than the last one knows that nobody marks any more."""
+        with self._lock:
+            diagnosis, self._to_mark = self._to_mark, None
+            self._is_marking = diagnosis is not None
+            return diagnosis
 
 
 def _first_odd(metrics: Mapping[str, float]) -> str | None:

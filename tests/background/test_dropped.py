@@ -1,0 +1,148 @@
+"""A Checkpointer that a program lets go without closing it: what is on its way becomes durable, the run is let go."""
+
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.agent import exiting
+from tests.background.rig import PATH, Program, agents_of, arenas, events, steps, until
+
+_EXIT_NOT_DURABLE = 74
+_DESCRIPTORS = "/proc/self/fd"
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)"], ids=["returns", "exits"])
+@pytest.mark.parametrize("background", ["process", "thread"])
+def test_a_function_that_makes_it_and_ends_has_its_last_checkpoint(run, root, background, end):
+    code = f"""
+def main():
+    ckpt = Checkpointer(RUN, {{"w": np.zeros(3_000_000)}}, background={background!r})
+    for step in range(3):
+        ckpt.save(step=step)
+    {end}
+main()
+"""
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    assert (status, err) == (0, "")
+    assert steps(run) == [0, 1, 2]
+    assert arenas(root) == []
+    assert events(run)[-1]["event"] == "closed"
+
+
+@pytest.mark.parametrize("background", ["process", "thread", "off"])
+def test_a_function_whose_last_checkpoint_failed_does_not_let_the_program_end_well(run, root, background):
+    code = f"""
+import shutil
+def main():
+    ckpt = Checkpointer(RUN, {{"w": np.zeros(1000)}}, background={background!r})
+    ckpt.save(step=1).wait(60)
+    shutil.rmtree(RUN)
+    ckpt.save(step=2)
+main()
+say("goes on")
+"""
+    with Program(code, run, root) as program:
+        program.hear("goes")
+        status, _, err = program.end()
+
+    assert status == _EXIT_NOT_DURABLE
+    assert "the last checkpoint (step 2) did not become durable" in err
+
+
+def _train(run: Path, step: int) -> None:
+    ckpt = holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background="process")
+    ckpt.restore()
+    ckpt.save(step=step)
+
+
+def test_many_leave_nothing_behind_and_the_same_run_can_be_opened_at_once(run, root):
+    _train(run, 0)
+    exiting.wait_for_dropped()
+    before = len(os.listdir(_DESCRIPTORS))
+    for step in range(1, 6):
+        _train(run, step)
+    exiting.wait_for_dropped()
+    gc.collect()
+
+    assert steps(run) == [3, 4, 5]
+    assert arenas(root) == []
+    assert len(os.listdir(_DESCRIPTORS)) <= before
+    until(lambda: not agents_of(os.getpid()))
+    with holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background="off") as ckpt:
+        assert ckpt.restore().step == 5
+
+
+def test_signals_are_let_go_at_once(run, root):
+    _train(run, 1)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    exiting.wait_for_dropped()
+
+
+def test_without_more_threads_it_is_finished_at_the_end(run, root):
+    code = """
+import _thread
+from holdfast.agent import exiting
+def no_more(*_):
+    raise RuntimeError("can't start new thread")
+def main():
+    ckpt = Checkpointer(RUN, {"w": np.zeros(1000)})
+    ckpt.save(step=1)
+    _thread.start_new_thread = no_more
+main()
+assert len(exiting._dropped) == 1
+"""
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    assert (status, err) == (0, "")
+    assert steps(run) == [1]
+    assert events(run)[-1]["event"] == "closed"
+
+
+def test_a_child_does_not_wait_for_what_its_parent_has_let_go(run, root):
+    code = """
+from holdfast.agent import exiting
+def main():
+    ckpt = Checkpointer(RUN, {"w": np.zeros(1000)})
+    ckpt.save(step=1)
+    ckpt._lock.acquire()  # so that it cannot be finished yet
+    return ckpt._lock
+lock = main()
+assert len(exiting._dropped) == 1
+child = os.fork()
+if not child:
+    sys.exit(7)
+say("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+lock.release()
+"""
+    with Program(code, run, root) as program:
+        assert program.hear("child") == ["7"]
+        status, _, err = program.end()
+
+    assert (status, err) == (0, "")
+    assert steps(run) == [1]
+
+
+def test_one_that_could_not_be_made_is_no_matter(run, root):
+    """Not even in the middle of a collection, where an exception would be printed."""
+    run.mkdir()
+    (run / "run.json").mkdir()
+    code = (
+        "import holdfast, sys\ntry:\n    holdfast.Checkpointer(sys.argv[1])\nexcept holdfast.HoldfastError:\n    pass"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run)], env={**os.environ, "PYTHONPATH": PATH}, capture_output=True, text=True
+    )
+    shutil.rmtree(run)
+
+    assert (done.returncode, done.stderr) == (0, "")
