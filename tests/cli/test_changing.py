@@ -1,5 +1,6 @@
 """`pin`, `unpin`, `prune`, `rm`, `cp`, `export`, `import` and `doctor`: what they do to a run."""
 
+import errno
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ import holdfast
 from holdfast.engine.file_state import save_files
 from holdfast.engine.saving import Document
 from holdfast.engine.session import Session
+from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock
 
@@ -155,6 +157,49 @@ def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage,
 
     assert holdfast_command("prune", "run", "--quarantined", "--yes").code == 0
     assert steps() == [(1, 10), (1, 20), (2, 30)]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_prune_of_quarantined_ones_spares_what_cannot_be_read_now(
+    run, damage, holdfast_command, steps, monkeypatch, number
+):
+    damage(30)
+    holdfast_command("verify", "run", "30", "--quarantine")
+    (zeroed,) = run.glob("*40-*/manifest.json")
+    zeroed.write_bytes(bytes(zeroed.stat().st_size))
+    with monkeypatch.context() as patched:
+        _refuse_manifest(patched, "000000050-", number)
+        answer = holdfast_command("prune", "run", "--quarantined", "--yes")
+
+    assert answer.code == 0
+    assert f"({errno.errorcode[number]}); kept, for it may be intact" in answer.out
+    assert steps() == [(1, 10), (1, 20), (1, 30), (2, 50)]
+
+
+def test_prune_of_quarantined_ones_takes_a_marked_one_that_cannot_be_read_now(
+    run, damage, holdfast_command, steps, monkeypatch
+):
+    damage(50)
+    holdfast_command("verify", "run", "50", "--quarantine")
+    with monkeypatch.context() as patched:
+        _refuse_manifest(patched, "000000050-", errno.EACCES)
+        assert holdfast_command("prune", "run", "--quarantined", "--yes").code == 0
+
+    assert (2, 50) not in steps()
+
+
+def _refuse_manifest(patched, of, number):
+    """From now on the manifest cannot be opened."""
+    open_read = Files.open_read
+
+    def refuse(files, parent, name, *, direct=False):
+        directory = os.path.basename(os.readlink(f"/proc/self/fd/{parent}"))
+        if name == "manifest.json" and directory.startswith(of):
+            raise OSError(number, os.strerror(number))
+        return open_read(files, parent, name, direct=direct)
+
+    patched.setattr(Files, "open_read", refuse)
+    patched.setattr(Files, "open_starts", lambda *_: None)  # then they are opened one by one
 
 
 def test_prune_to_a_size_keeps_the_newest(run, holdfast_command, steps):
