@@ -20,6 +20,8 @@ from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock
 
+from tests.cli.conftest import cut
+
 _SOURCE = str(Path(holdfast.__file__).parents[1])
 
 
@@ -129,6 +131,45 @@ def test_prune_does_not_take_an_abandoned_one_for_what_a_restart_needs(tmp_path,
     assert answer.code == 1
     with holdfast.Checkpointer(path, {"w": weights}) as ckpt:
         assert ckpt.restore().step == 500
+
+
+@pytest.fixture
+def quarantined(rolled_back, holdfast_command):
+    """The run that was rolled back, with the only checkpoint of its second attempt in quarantine."""
+    cut(rolled_back, 60)
+    holdfast_command("verify", rolled_back, "--quarantine")
+    return rolled_back
+
+
+def test_prune_takes_the_abandoned_branch_for_abandoned_though_all_after_it_are_quarantined(
+    quarantined, holdfast_command, steps
+):
+    answer = holdfast_command("prune", quarantined, "--abandoned", "--yes")
+
+    assert answer.code == 0
+    assert steps(quarantined) == [(1, 30), (1, 40), (1, 50), (2, 60)]
+
+
+def test_prune_spares_what_a_restart_falls_back_to_beside_an_abandoned_one_of_a_later_step(
+    quarantined, holdfast_command, steps
+):
+    cut(quarantined, 50)
+
+    holdfast_command("prune", quarantined, "--keep-last", 1, "--yes")
+
+    assert (1, 40) in steps(quarantined)
+    with holdfast.Checkpointer(quarantined, {"w": np.zeros(2000)}) as ckpt:
+        assert ckpt.restore().step == 40
+
+
+def test_prune_counts_a_damaged_rollback_as_the_live_line_too(quarantined, holdfast_command, steps):
+    (mark,) = quarantined.glob("marks/*.quarantined.json")
+    mark.rename(mark.with_name(mark.name.replace("quarantined", "damaged")))
+
+    answer = holdfast_command("prune", quarantined, "--abandoned", "--yes")
+
+    assert answer.code == 0
+    assert (1, 100) not in steps(quarantined)
 
 
 def test_rm_of_the_latest_asks_back_where_the_newest_is_damaged(tmp_path, holdfast_command):
