@@ -172,6 +172,40 @@ def test_prune_counts_a_damaged_rollback_as_the_live_line_too(quarantined, holdf
     assert (1, 100) not in steps(quarantined)
 
 
+@pytest.mark.parametrize("also", [[], [100]], ids=["alone", "with the abandoned one"])
+def test_rm_refuses_the_last_one_that_a_restart_would_take(quarantined, holdfast_command, steps, also):
+    holdfast_command("rm", quarantined, 30, 40, "--yes")
+    for mark in quarantined.glob("marks/*.verified.json"):
+        mark.unlink()
+
+    answer = holdfast_command("rm", quarantined, 50, *also, "--yes", "--json")
+
+    assert answer.code == 1
+    (refused,) = json.loads(answer.out)["refused"]
+    assert refused["reason"] == f"step 50 is the last good checkpoint of {quarantined}"
+    assert ("a restart would take none of those that are left" in refused["hint"]) == (not also)
+    assert len(steps(quarantined)) == 3
+    assert holdfast_command("rm", quarantined, 50, "--yes", "--force").code == 0
+
+
+def test_rm_refuses_what_makes_a_restart_pass_over_the_last_good_one(quarantined, holdfast_command, steps):
+    with holdfast.Checkpointer(quarantined, {"w": np.zeros(2000)}, keep=holdfast.KEEP_ALL) as ckpt:
+        ckpt.restore(50)
+        ckpt.save(step=70)
+        ckpt.save(step=110)
+    cut(quarantined, 70)
+    cut(quarantined, 110)
+    holdfast_command("verify", quarantined, "--all", "--quarantine")
+    holdfast_command("rm", quarantined, 30, 40, 50, "--yes", "--force")
+
+    answer = holdfast_command("rm", quarantined, 110, "--yes")
+
+    assert answer.code == 1
+    assert "without step 110 a restart would pass over step 100, and find no other" in answer.err
+    assert len(steps(quarantined)) == 4
+    assert holdfast_command("rm", quarantined, 70, "--yes").code == 0
+
+
 def test_rm_of_the_latest_asks_back_where_the_newest_is_damaged(tmp_path, holdfast_command):
     path = tmp_path / "run"
     with holdfast.Checkpointer(path, {"w": np.zeros(3)}, keep=holdfast.KEEP_ALL) as ckpt:
