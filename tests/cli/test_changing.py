@@ -19,7 +19,6 @@ from holdfast.engine.session import Session
 from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock
-
 from tests.cli.conftest import cut
 
 _SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -221,6 +220,43 @@ def test_rm_of_the_latest_asks_back_where_the_newest_is_damaged(tmp_path, holdfa
     assert "latest is step 20, for the newest one, step 30, is damaged; nothing was removed" in answer.err
     assert holdfast_command("rm", path, 30, "--yes").code == 0
     assert holdfast_command("rm", path, "latest", "--yes", "--force").code == 0
+
+
+def test_rm_of_the_latest_asks_back_where_the_manifest_of_the_newest_makes_no_sense(run, holdfast_command, steps):
+    (manifest,) = run.glob("*50-*/manifest.json")
+    manifest.write_bytes(bytes(manifest.stat().st_size))
+    before = steps()
+
+    answer = holdfast_command("rm", "run", "latest", "--yes", "--force")
+
+    assert answer.code == 2
+    assert "latest is step 30, for the newest one, step 50, is damaged; nothing was removed" in answer.err
+    assert f"holdfast rm run {manifest.parent.name}" in answer.err
+    assert steps() == before
+    assert holdfast_command("rm", "run", manifest.parent.name, "--yes").code == 0
+    assert holdfast_command("rm", "run", "latest", "--yes", "--force").code == 0
+
+
+def test_rm_of_the_latest_asks_back_where_the_newest_cannot_be_read_now(run, holdfast_command, steps, monkeypatch):
+    with monkeypatch.context() as patched:
+        _refuse_manifest(patched, "000000050-", errno.EACCES)
+        answer = holdfast_command("rm", "run", "latest", "--yes", "--force")
+
+    assert answer.code == 2
+    assert "for the newest one, step 50, cannot be read now; nothing was removed" in answer.err
+    assert len(steps()) == 6
+
+
+@pytest.mark.parametrize("which", [["30"], ["latest"]], ids=["by step", "in quarantine"])
+def test_rm_does_not_ask_back_where_it_is_clear_what_is_meant(run, holdfast_command, steps, which):
+    (manifest,) = run.glob("*50-*/manifest.json")
+    manifest.write_bytes(bytes(manifest.stat().st_size))
+    if which == ["latest"]:
+        holdfast_command("verify", "run", "--quarantine")
+
+    assert holdfast_command("rm", "run", *which, "--yes", "--force").code == 0
+
+    assert (2, 30) not in steps()
 
 
 def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage, holdfast_command, steps):

@@ -11,7 +11,6 @@ import pytest
 
 import holdfast
 from holdfast.storage.files import Files
-
 from tests.cli.conftest import cut
 
 

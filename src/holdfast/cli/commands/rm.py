@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.cli.choosing import LATEST, Best, best_of, pick
+from holdfast.cli.choosing import LATEST, Best, best_of, pick, unreadable_after
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, add_yes
@@ -13,8 +13,10 @@ from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint
+from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
+from holdfast.engine.marks import QUARANTINED, list_marks
 from holdfast.engine.pruning import is_complete, needed_by_a_restart
 from holdfast.policy.lineage import healthy_before_suspects, in_order, latest, live_line
 
@@ -44,10 +46,10 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     """Check, ask, remove."""
     best = best_of(arguments, *arguments.which)
     with Run(arguments.run, writable=True) as opened:
-        checkpoints = opened.catalog().checkpoints
-        picked = [_pick(checkpoints, which, best, arguments.run) for which in arguments.which]
+        catalog = opened.catalog()
+        picked = [_pick(opened, catalog, which, best) for which in arguments.which]
         doomed = list({checkpoint.id: checkpoint for checkpoint in picked}.values())
-        refused = [] if arguments.force else list(_refusals(opened, checkpoints, doomed))
+        refused = [] if arguments.force else list(_refusals(opened, catalog.checkpoints, doomed))
         if refused:
             return _refuse(arguments.run, refused, out)
         listed = ", ".join(f"step {c.step} ({c.id})" for c in doomed)
@@ -72,16 +74,29 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     return NO if pinned else OK
 
 
-def _pick(checkpoints: Sequence[Checkpoint], which: str, best: Best, run: str) -> Checkpoint:
-    """One of them; not a good one where the newest is damaged, and may well be meant."""
-    picked = pick(checkpoints, which, best=best, where=run)
-    newest = latest(checkpoints) if which == LATEST else picked
+def _pick(opened: Run, catalog: Catalog, which: str, best: Best) -> Checkpoint:
+    """One of them; not a good one where the newest is damaged, or cannot be read, and may well be meant."""
+    picked = pick(catalog.checkpoints, which, best=best, where=opened.path)
+    if which != LATEST:
+        return picked
+    newest = latest(catalog.checkpoints)
+    marked = list_marks(opened.store)[QUARANTINED]
+    unreadable = unreadable_after(newest, catalog.checkpoints, quarantined=marked)
+    if unreadable:
+        # By its id: of that step there may be a good one as well.
+        newest = unreadable[-1]
+        raise _not_the_newest(picked, newest, f"rm {opened.path} {newest.id}", is_unread=newest.id in catalog.unread)
     if newest.id != picked.id:
-        raise UsageError(
-            f"latest is step {picked.step}, for the newest one, step {newest.step}, is damaged; nothing was removed",
-            hint=f"say which you mean: holdfast rm {run} {newest.step}",
-        )
+        raise _not_the_newest(picked, newest, f"rm {opened.path} {newest.step}")
     return picked
+
+
+def _not_the_newest(picked: Checkpoint, newest: Checkpoint, command: str, *, is_unread: bool = False) -> UsageError:
+    why = "cannot be read now" if is_unread else "is damaged"
+    return UsageError(
+        f"latest is step {picked.step}, for the newest one, step {newest.step}, {why}; nothing was removed",
+        hint=f"say which you mean: holdfast {command}",
+    )
 
 
 class _Refusal(NamedTuple):

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from holdfast.cli.choosing import LATEST, Best, best_of, pick
+from holdfast.cli.choosing import LATEST, Best, best_of, pick, unreadable_after
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
@@ -67,19 +67,18 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
 def _pick(opened: Run, checkpoints: Sequence[Checkpoint], which: str, best: Best, where: str) -> list[Checkpoint]:
     """The one that is asked for. Before the latest, those that would be it, were they not damaged.
 
-    Of these nothing but the name can be read. Those that are marked as quarantined are known. One that is marked as
-    damaged is looked at again: a restore would do that, too.
+    One that is marked as damaged is looked at again: a restore would do that, too.
     """
     if which != LATEST:
         return [pick(checkpoints, which, best=best, where=where)]
     marked = list_marks(opened.store)[QUARANTINED]
-    unreadable = [c for c in in_order(checkpoints) if c.quarantined and c.seq == 0 and c.id not in marked]
     try:
         first = latest(checkpoints)
     except NoCheckpointError:
         # Without one, `pick` raises, and names the run.
+        unreadable = unreadable_after(None, checkpoints, quarantined=marked)
         return unreadable or [pick(checkpoints, which, best=best, where=where)]
-    return [*(c for c in unreadable if (c.attempt, c.step) > (first.attempt, first.step)), first]
+    return [*unreadable_after(first, checkpoints, quarantined=marked), first]
 
 
 def _open(arguments: argparse.Namespace, out: Output) -> Run:
