@@ -285,6 +285,17 @@ def test_an_npz_whose_compressed_bytes_are_damaged_is_refused(tmp_path, method):
             read_state_file(str(path))
 
 
+def test_an_npz_whose_member_would_begin_before_the_file_is_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    data = _npz(path)
+    # The directory is said to begin later than it does; so all that it names is looked for as much earlier.
+    data[data.rindex(b"PK\x05\x06") + 16 + 2] += 1
+    path.write_bytes(data)
+
+    with pytest.raises(FormatError, match="damaged, or not an"):
+        read_state_file(str(path))
+
+
 @pytest.mark.parametrize(
     ("local", "central", "value", "said"),
     [(6, 8, 1, "encrypted"), (8, 10, 99, "compression")],

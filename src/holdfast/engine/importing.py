@@ -1,5 +1,6 @@
 """Import: arrays from files of other programs become a checkpoint like any other. Nothing in them is executed (I10)."""
 
+import errno
 import os
 import re
 import warnings
@@ -28,6 +29,8 @@ _PREFIX_BYTES = 8
 _REFUSED = re.compile(r"GLOBAL ([\w.]{1,200})")
 # What deflate can reach with zeros; more is not data.
 _MAX_RATIO = 1100
+# bz2 gives no number for what it cannot read; a seek to before the file, where a damaged directory leads, gives EINVAL.
+_NOT_OF_THE_DISK = (None, errno.EINVAL)
 _OF_TAGS = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -106,9 +109,9 @@ def _read_npz(path: str) -> dict[str, Any]:
     except MemoryError as error:
         raise FormatError(f"{path}: an array of it is larger than the memory, or its header is damaged") from error
     except Exception as error:
-        # A disk that fails has a number for it. All else is what zipfile, the decompressors and numpy's reading of
-        # headers come upon in a file that is not as they expect: a dozen types, bz2's OSError without a number, too.
-        if isinstance(error, HoldfastError) or (isinstance(error, OSError) and error.errno is not None):
+        # All that zipfile, the decompressors and numpy's reading of headers come upon in a file that is not as they
+        # expect: a dozen types. A disk that fails is none of it.
+        if isinstance(error, HoldfastError) or (isinstance(error, OSError) and error.errno not in _NOT_OF_THE_DISK):
             raise
         raise FormatError(
             f"{path}: damaged, or not an .npz file of plain arrays: {error}",
