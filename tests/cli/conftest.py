@@ -91,3 +91,22 @@ def damage(run: Path) -> Callable[[int], str]:
         return folder.name
 
     return flip
+
+
+@pytest.fixture
+def rolled_back(tmp_path: Path) -> Path:
+    """Attempt 1 came to step 100; attempt 2 went back to 50, and saved 60."""
+    path, state = tmp_path / "run", {"w": np.zeros(2000)}
+    with holdfast.Checkpointer(path, state, keep=holdfast.KEEP_ALL) as first:
+        for step in (30, 40, 50, 100):
+            first.save(step=step)
+    with holdfast.Checkpointer(path, state, keep=holdfast.KEEP_ALL) as second:
+        second.restore(50)
+        second.save(step=60)
+    return path
+
+
+def cut(path: Path, step: int) -> None:
+    """Take the end off the shard of the run's only checkpoint of a step."""
+    (shard,) = path.glob(f"{step:09d}-*/rank-*")
+    shard.write_bytes(shard.read_bytes()[:-1000])

@@ -1,5 +1,6 @@
 """`pin`, `unpin`, `prune`, `rm`, `cp`, `export`, `import` and `doctor`: what they do to a run."""
 
+import errno
 import json
 import os
 import pty
@@ -15,8 +16,10 @@ import holdfast
 from holdfast.engine.file_state import save_files
 from holdfast.engine.saving import Document
 from holdfast.engine.session import Session
+from holdfast.storage.files import Files
 from holdfast.storage.posix import PosixStore
 from holdfast.testing import FakeClock
+from tests.cli.conftest import cut
 
 _SOURCE = str(Path(holdfast.__file__).parents[1])
 
@@ -129,6 +132,79 @@ def test_prune_does_not_take_an_abandoned_one_for_what_a_restart_needs(tmp_path,
         assert ckpt.restore().step == 500
 
 
+@pytest.fixture
+def quarantined(rolled_back, holdfast_command):
+    """The run that was rolled back, with the only checkpoint of its second attempt in quarantine."""
+    cut(rolled_back, 60)
+    holdfast_command("verify", rolled_back, "--quarantine")
+    return rolled_back
+
+
+def test_prune_takes_the_abandoned_branch_for_abandoned_though_all_after_it_are_quarantined(
+    quarantined, holdfast_command, steps
+):
+    answer = holdfast_command("prune", quarantined, "--abandoned", "--yes")
+
+    assert answer.code == 0
+    assert steps(quarantined) == [(1, 30), (1, 40), (1, 50), (2, 60)]
+
+
+def test_prune_spares_what_a_restart_falls_back_to_beside_an_abandoned_one_of_a_later_step(
+    quarantined, holdfast_command, steps
+):
+    cut(quarantined, 50)
+
+    holdfast_command("prune", quarantined, "--keep-last", 1, "--yes")
+
+    assert (1, 40) in steps(quarantined)
+    with holdfast.Checkpointer(quarantined, {"w": np.zeros(2000)}) as ckpt:
+        assert ckpt.restore().step == 40
+
+
+def test_prune_counts_a_damaged_rollback_as_the_live_line_too(quarantined, holdfast_command, steps):
+    (mark,) = quarantined.glob("marks/*.quarantined.json")
+    mark.rename(mark.with_name(mark.name.replace("quarantined", "damaged")))
+
+    answer = holdfast_command("prune", quarantined, "--abandoned", "--yes")
+
+    assert answer.code == 0
+    assert (1, 100) not in steps(quarantined)
+
+
+@pytest.mark.parametrize("also", [[], [100]], ids=["alone", "with the abandoned one"])
+def test_rm_refuses_the_last_one_that_a_restart_would_take(quarantined, holdfast_command, steps, also):
+    holdfast_command("rm", quarantined, 30, 40, "--yes")
+    for mark in quarantined.glob("marks/*.verified.json"):
+        mark.unlink()
+
+    answer = holdfast_command("rm", quarantined, 50, *also, "--yes", "--json")
+
+    assert answer.code == 1
+    (refused,) = json.loads(answer.out)["refused"]
+    assert refused["reason"] == f"step 50 is the last good checkpoint of {quarantined}"
+    assert ("a restart would take none of those that are left" in refused["hint"]) == (not also)
+    assert len(steps(quarantined)) == 3
+    assert holdfast_command("rm", quarantined, 50, "--yes", "--force").code == 0
+
+
+def test_rm_refuses_what_makes_a_restart_pass_over_the_last_good_one(quarantined, holdfast_command, steps):
+    with holdfast.Checkpointer(quarantined, {"w": np.zeros(2000)}, keep=holdfast.KEEP_ALL) as ckpt:
+        ckpt.restore(50)
+        ckpt.save(step=70)
+        ckpt.save(step=110)
+    cut(quarantined, 70)
+    cut(quarantined, 110)
+    holdfast_command("verify", quarantined, "--all", "--quarantine")
+    holdfast_command("rm", quarantined, 30, 40, 50, "--yes", "--force")
+
+    answer = holdfast_command("rm", quarantined, 110, "--yes")
+
+    assert answer.code == 1
+    assert "without step 110 a restart would pass over step 100, and find no other" in answer.err
+    assert len(steps(quarantined)) == 4
+    assert holdfast_command("rm", quarantined, 70, "--yes").code == 0
+
+
 def test_rm_of_the_latest_asks_back_where_the_newest_is_damaged(tmp_path, holdfast_command):
     path = tmp_path / "run"
     with holdfast.Checkpointer(path, {"w": np.zeros(3)}, keep=holdfast.KEEP_ALL) as ckpt:
@@ -146,6 +222,43 @@ def test_rm_of_the_latest_asks_back_where_the_newest_is_damaged(tmp_path, holdfa
     assert holdfast_command("rm", path, "latest", "--yes", "--force").code == 0
 
 
+def test_rm_of_the_latest_asks_back_where_the_manifest_of_the_newest_makes_no_sense(run, holdfast_command, steps):
+    (manifest,) = run.glob("*50-*/manifest.json")
+    manifest.write_bytes(bytes(manifest.stat().st_size))
+    before = steps()
+
+    answer = holdfast_command("rm", "run", "latest", "--yes", "--force")
+
+    assert answer.code == 2
+    assert "latest is step 30, for the newest one, step 50, is damaged; nothing was removed" in answer.err
+    assert f"holdfast rm run {manifest.parent.name}" in answer.err
+    assert steps() == before
+    assert holdfast_command("rm", "run", manifest.parent.name, "--yes").code == 0
+    assert holdfast_command("rm", "run", "latest", "--yes", "--force").code == 0
+
+
+def test_rm_of_the_latest_asks_back_where_the_newest_cannot_be_read_now(run, holdfast_command, steps, monkeypatch):
+    with monkeypatch.context() as patched:
+        _refuse_manifest(patched, "000000050-", errno.EACCES)
+        answer = holdfast_command("rm", "run", "latest", "--yes", "--force")
+
+    assert answer.code == 2
+    assert "for the newest one, step 50, cannot be read now; nothing was removed" in answer.err
+    assert len(steps()) == 6
+
+
+@pytest.mark.parametrize("which", [["30"], ["latest"]], ids=["by step", "in quarantine"])
+def test_rm_does_not_ask_back_where_it_is_clear_what_is_meant(run, holdfast_command, steps, which):
+    (manifest,) = run.glob("*50-*/manifest.json")
+    manifest.write_bytes(bytes(manifest.stat().st_size))
+    if which == ["latest"]:
+        holdfast_command("verify", "run", "--quarantine")
+
+    assert holdfast_command("rm", "run", *which, "--yes", "--force").code == 0
+
+    assert (2, 30) not in steps()
+
+
 def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage, holdfast_command, steps):
     damage(50)
     holdfast_command("verify", "run", "50", "--quarantine")
@@ -155,6 +268,49 @@ def test_prune_drops_abandoned_and_quarantined_ones_only_when_asked(run, damage,
 
     assert holdfast_command("prune", "run", "--quarantined", "--yes").code == 0
     assert steps() == [(1, 10), (1, 20), (2, 30)]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_prune_of_quarantined_ones_spares_what_cannot_be_read_now(
+    run, damage, holdfast_command, steps, monkeypatch, number
+):
+    damage(30)
+    holdfast_command("verify", "run", "30", "--quarantine")
+    (zeroed,) = run.glob("*40-*/manifest.json")
+    zeroed.write_bytes(bytes(zeroed.stat().st_size))
+    with monkeypatch.context() as patched:
+        _refuse_manifest(patched, "000000050-", number)
+        answer = holdfast_command("prune", "run", "--quarantined", "--yes")
+
+    assert answer.code == 0
+    assert f"({errno.errorcode[number]}); kept, for it may be intact" in answer.out
+    assert steps() == [(1, 10), (1, 20), (1, 30), (2, 50)]
+
+
+def test_prune_of_quarantined_ones_takes_a_marked_one_that_cannot_be_read_now(
+    run, damage, holdfast_command, steps, monkeypatch
+):
+    damage(50)
+    holdfast_command("verify", "run", "50", "--quarantine")
+    with monkeypatch.context() as patched:
+        _refuse_manifest(patched, "000000050-", errno.EACCES)
+        assert holdfast_command("prune", "run", "--quarantined", "--yes").code == 0
+
+    assert (2, 50) not in steps()
+
+
+def _refuse_manifest(patched, of, number):
+    """From now on the manifest cannot be opened."""
+    open_read = Files.open_read
+
+    def refuse(files, parent, name, *, direct=False):
+        directory = os.path.basename(os.readlink(f"/proc/self/fd/{parent}"))
+        if name == "manifest.json" and directory.startswith(of):
+            raise OSError(number, os.strerror(number))
+        return open_read(files, parent, name, direct=direct)
+
+    patched.setattr(Files, "open_read", refuse)
+    patched.setattr(Files, "open_starts", lambda *_: None)  # then they are opened one by one
 
 
 def test_prune_to_a_size_keeps_the_newest(run, holdfast_command, steps):

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.storage.files import Files
+from tests.cli.conftest import cut
 
 
 def _checkpoint(document, step, attempt):
@@ -314,6 +315,41 @@ def test_verify_says_what_a_restore_takes_where_only_an_older_one_is_damaged(run
     damage(10)
 
     answer = holdfast_command("verify", "run", "--all")
+
+    assert "restore() takes step 50, which is not one of them" in answer.out
+
+
+def test_verify_says_that_a_restore_stays_on_the_line_of_a_quarantined_rollback(rolled_back, holdfast_command):
+    cut(rolled_back, 60)
+
+    answer = holdfast_command("verify", rolled_back, "--quarantine")
+
+    assert "restore() takes step 50, which is not one of them" in answer.out
+    with holdfast.Checkpointer(rolled_back, {"w": np.zeros(2000)}) as ckpt:
+        assert ckpt.restore().step == 50
+
+
+@pytest.mark.parametrize("option", [[], ["--quarantine"]], ids=["plain", "quarantine"])
+def test_verify_promises_no_abandoned_one_of_a_later_step(rolled_back, holdfast_command, option):
+    for step in (30, 40, 50, 60):
+        cut(rolled_back, step)
+
+    answer = holdfast_command("verify", rolled_back, "--all", *option)
+
+    assert "4 of 5 checkpoints damaged" in answer.out
+    assert "restore() takes" not in answer.out
+    said = "none is left that restore() could use" if option else "has no older one to take"
+    assert said in answer.out
+    assert ("abandoned by a rollback, and usable by id: 000000100-" in answer.out) == bool(option)
+
+
+def test_verify_says_that_a_restore_takes_what_is_released(run, damage, holdfast_command):
+    damage(50)
+    holdfast_command("verify", "run", "50", "--quarantine")
+    damage(50)  # flips the same bit back
+    damage(10)
+
+    answer = holdfast_command("verify", "run", "--all", "--release")
 
     assert "restore() takes step 50, which is not one of them" in answer.out
 

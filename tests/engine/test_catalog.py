@@ -72,6 +72,7 @@ def test_something_else_in_the_manifests_place_is_damage_not_garbage(tmp_path, i
 
     assert found.garbage == []
     assert [bool(checkpoint.quarantined) for checkpoint in found.checkpoints] == [False, True, False]
+    assert bool(found.unread) == (what in ("link", "directory"))
 
 
 def test_a_checkpoint_moved_away_behind_a_link_is_damage_not_absence(tmp_path, ids):
@@ -103,6 +104,7 @@ def test_one_unreadable_manifest_does_not_hide_the_others(tmp_path, ids):
     reasons = [checkpoint.quarantined for checkpoint in found.checkpoints]
     assert "cannot be read now" in reasons[0]
     assert reasons[1:] == ["", ""]
+    assert found.unread == {ids[0]}
 
 
 def test_a_history_of_any_length_is_listed_in_order_around_what_cannot_be_read(tmp_path):

@@ -1,5 +1,7 @@
 """Export and import: what comes out is what went in, and nothing in a file is executed."""
 
+import errno
+import io
 import json
 import os
 import pickle
@@ -10,7 +12,15 @@ import numpy as np
 import pytest
 
 import holdfast
-from holdfast.core.errors import BlobExistsError, FormatError, IntegrityError, NoCheckpointError, StateError, UsageError
+from holdfast.core.errors import (
+    BlobExistsError,
+    FormatError,
+    IntegrityError,
+    NoCheckpointError,
+    StateError,
+    StorageError,
+    UsageError,
+)
 from holdfast.engine.blocks import BlockPool
 from holdfast.engine.catalog import read_catalog
 from holdfast.engine.exchange import export_checkpoint
@@ -248,6 +258,86 @@ def test_an_npz_that_claims_more_than_it_can_hold_is_refused_before_reading(tmp_
     (tmp_path / "x.npz").write_bytes(data)
 
     with pytest.raises(FormatError, match="claims"):
+        read_state_file(str(tmp_path / "x.npz"))
+
+
+def _npz(path, method=zipfile.ZIP_DEFLATED, content=None):
+    """The bytes of an .npz file with one array that does not compress well."""
+    if content is None:
+        held = io.BytesIO()
+        np.save(held, np.random.default_rng(0).integers(0, 50, 20_000))
+        content = held.getvalue()
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x.npy", content)
+    return bytearray(path.read_bytes())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_npz_whose_compressed_bytes_are_damaged_is_refused(tmp_path, method):
+    path = tmp_path / "x.npz"
+    whole = _npz(path, method)
+
+    for place in range(80, 2000, 40):
+        data = bytearray(whole)
+        data[place : place + 40] = b"\xff" * 40
+        path.write_bytes(data)
+        with pytest.raises(FormatError, match=r"damaged, or not an \.npz file of plain arrays"):
+            read_state_file(str(path))
+
+
+def test_an_npz_whose_member_would_begin_before_the_file_is_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    data = _npz(path)
+    # The directory is said to begin later than it does; so all that it names is looked for as much earlier.
+    data[data.rindex(b"PK\x05\x06") + 16 + 2] += 1
+    path.write_bytes(data)
+
+    with pytest.raises(FormatError, match="damaged, or not an"):
+        read_state_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value", "said"),
+    [(6, 8, 1, "encrypted"), (8, 10, 99, "compression")],
+    ids=["encrypted", "unknown compression"],
+)
+def test_an_npz_of_members_that_python_cannot_unpack_is_refused(tmp_path, local, central, value, said):
+    path = tmp_path / "x.npz"
+    data = _npz(path)
+    data[local] = data[data.rindex(b"PK\x01\x02") + central] = value
+    path.write_bytes(data)
+
+    with pytest.raises(FormatError, match=said):
+        read_state_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("(10000000000000,)", "larger than the memory, or its header is damaged"),
+        (f"({10**30},)", "damaged, or not an"),
+        ("(3,", "damaged, or not an"),
+        ("3, []: 4", "damaged, or not an"),
+    ],
+    ids=["more than the memory", "more than can be counted", "without an end", "without sense"],
+)
+def test_an_npz_with_a_header_that_cannot_be_followed_is_refused(tmp_path, shape, said):
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(80)
+    _npz(tmp_path / "x.npz", content=content)
+
+    with pytest.raises(FormatError, match=said):
+        read_state_file(str(tmp_path / "x.npz"))
+
+
+def test_a_disk_that_fails_while_an_npz_is_read_does_not_make_it_a_damaged_file(tmp_path, monkeypatch):
+    _npz(tmp_path / "x.npz")
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(np, "load", fail)
+    with pytest.raises(StorageError, match="EIO"):
         read_state_file(str(tmp_path / "x.npz"))
 
 

@@ -1,15 +1,15 @@
 """From what was typed to one checkpoint: a step, `latest`, `healthy`, `best` by a metric, an id or its beginning."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from math import isnan
 from typing import NamedTuple
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Checkpoint
-from holdfast.policy.lineage import choose, latest_undamaged, live_line
+from holdfast.policy.lineage import choose, in_order, latest_undamaged, live_line
 
-__all__ = ["BEST", "LATEST", "Best", "best_of", "check_metric", "pick"]
+__all__ = ["BEST", "LATEST", "Best", "best_of", "check_metric", "pick", "unreadable_after"]
 
 LATEST, BEST = "latest", "best"
 _NAMES_SHOWN = 10
@@ -51,6 +51,17 @@ def pick(checkpoints: Sequence[Checkpoint], which: str, *, where: str, best: Bes
         if named:
             return ([c for c in named if c.id in live] or named)[-1]
         raise NoCheckpointError(f"{where}: {error.message}", hint=error.hint.replace(" RUN", f" {where}")) from error
+
+
+def unreadable_after(
+    newest: Checkpoint | None, checkpoints: Sequence[Checkpoint], *, quarantined: Set[str]
+) -> list[Checkpoint]:
+    """Those that would be the latest, were more than their names readable, oldest first.
+
+    Those that are marked as quarantined are known, and not among them. `newest` is the latest that can be read.
+    """
+    unreadable = [c for c in in_order(checkpoints) if c.quarantined and c.seq == 0 and c.id not in quarantined]
+    return [c for c in unreadable if newest is None or (c.attempt, c.step) > (newest.attempt, newest.step)]
 
 
 def check_metric(checkpoints: Iterable[Checkpoint], name: str, *, where: str) -> None:

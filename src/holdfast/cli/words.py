@@ -48,7 +48,7 @@ def parse_bytes(text: str) -> int:
         value = float(number)
     except ValueError:
         value = math.nan
-    if factor is None or not math.isfinite(value) or value < 0:
+    if factor is None or not math.isfinite(value * factor) or value < 0:
         raise UsageError(f"{text!r} is not a size", hint="for example 500M, 1.5GiB or 2000000000")
     return int(value * factor)
 

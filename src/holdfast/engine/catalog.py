@@ -29,6 +29,8 @@ class Catalog(NamedTuple):
     """Everything that has a manifest (I1), unusable ones included: those bear a reason in `quarantined`."""
     garbage: list[str]
     """Directories without a manifest: a save in progress, or what a crash or a removal left behind."""
+    unread: set[str]
+    """Those whose manifest could not be read now, and that bear no mark of quarantine: they may be intact."""
 
 
 def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -> Catalog:
@@ -38,7 +40,7 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
     marked = set().union(*marks.values())
     known = {} if cache is None else cache
     starts = _read_starts(store, [name for name, is_group in entries.items() if is_group and name not in known])
-    checkpoints, garbage = [], []
+    checkpoints, garbage, unread = [], [], set()
     for checkpoint_id, is_group in entries.items():
         checkpoint = known.get(checkpoint_id)
         if checkpoint is None:
@@ -48,11 +50,13 @@ def read_catalog(store: Store, run_id: str, *, cache: HeadCache | None = None) -
                     garbage.append(checkpoint_id)
                     continue
                 start = _read_start(store, checkpoint_id)  # once more: it may have been committed a moment ago
+            if not isinstance(start, bytes):
+                unread.add(checkpoint_id)
             checkpoint = _read_head(store, checkpoint_id, run_id, start)
         if not checkpoint.quarantined:
             known[checkpoint_id] = checkpoint
         checkpoints.append(_with_marks(store, checkpoint, marks) if checkpoint_id in marked else checkpoint)
-    return Catalog(checkpoints, garbage)
+    return Catalog(checkpoints, garbage, unread - marks[QUARANTINED])
 
 
 def _with_marks(store: Store, checkpoint: Checkpoint, marks: dict[str, set[str]]) -> Checkpoint:

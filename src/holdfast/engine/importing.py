@@ -1,5 +1,6 @@
 """Import: arrays from files of other programs become a checkpoint like any other. Nothing in them is executed (I10)."""
 
+import errno
 import os
 import re
 import warnings
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.errors import FormatError, UsageError
+from holdfast.core.errors import FormatError, HoldfastError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.exchange import suffix_of
 from holdfast.engine.laying import Laid
@@ -28,6 +29,8 @@ _PREFIX_BYTES = 8
 _REFUSED = re.compile(r"GLOBAL ([\w.]{1,200})")
 # What deflate can reach with zeros; more is not data.
 _MAX_RATIO = 1100
+# bz2 gives no number for what it cannot read; a seek to before the file, where a damaged directory leads, gives EINVAL.
+_NOT_OF_THE_DISK = (None, errno.EINVAL)
 _OF_TAGS = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -102,18 +105,27 @@ def _read_safetensors(path: str) -> dict[str, Any]:
 
 def _read_npz(path: str) -> dict[str, Any]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            declared = sum(member.file_size for member in archive.infolist())
-        if declared > _MAX_RATIO * max(os.stat(path).st_size, 1):
-            raise FormatError(f"{path}: claims {declared} bytes, more than any data of its size can hold")
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
-        if isinstance(error, FormatError):
+        return _load_npz(path)
+    except MemoryError as error:
+        raise FormatError(f"{path}: an array of it is larger than the memory, or its header is damaged") from error
+    except Exception as error:
+        # All that zipfile, the decompressors and numpy's reading of headers come upon in a file that is not as they
+        # expect: a dozen types. A disk that fails is none of it.
+        if isinstance(error, HoldfastError) or (isinstance(error, OSError) and error.errno not in _NOT_OF_THE_DISK):
             raise
         raise FormatError(
-            f"{path}: not an .npz file of plain arrays: {error}", hint="arrays of Python objects cannot be imported"
+            f"{path}: damaged, or not an .npz file of plain arrays: {error}",
+            hint="neither arrays of Python objects nor encrypted ones can be imported",
         ) from error
+
+
+def _load_npz(path: str) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        declared = sum(member.file_size for member in archive.infolist())
+    if declared > _MAX_RATIO * max(os.stat(path).st_size, 1):
+        raise FormatError(f"{path}: claims {declared} bytes, more than any data of its size can hold")
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def _read_torch(path: str) -> object:

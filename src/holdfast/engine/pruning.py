@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
-from holdfast.core.errors import FormatError, StorageError
+from holdfast.core.errors import FormatError, NoCheckpointError, StorageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME, parse_checkpoint_id
-from holdfast.core.values import CheckpointName, Fork
+from holdfast.core.values import Checkpoint, CheckpointName, Fork
 from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint, remove_garbage
 from holdfast.format.manifest import decode_manifest
@@ -16,7 +16,7 @@ from holdfast.policy.keep import Keep, Verdict, decide
 from holdfast.policy.lineage import choose, live_line
 from holdfast.storage.store import Store
 
-__all__ = ["Pruned", "is_complete", "plan_prune", "prune", "remove_planned"]
+__all__ = ["Pruned", "is_complete", "needed_by_a_restart", "plan_prune", "prune", "remove_planned"]
 
 _log = logging.getLogger("holdfast")
 
@@ -75,7 +75,7 @@ def remove_planned(
     doomed = [verdict.id for verdict in verdicts if not verdict.keep]
     if not doomed:
         return Pruned([], 0)
-    needed = _needed_by_a_restart(store, run_id, catalog)
+    needed = needed_by_a_restart(store, run_id, catalog.checkpoints)
     if not needed:
         _log.warning("%s: nothing was pruned, because no checkpoint that a restart would take is complete (I6)", where)
         return Pruned([], 0)
@@ -84,6 +84,16 @@ def remove_planned(
         doomed.remove(needed[-1])
     removed = [name for name in doomed if remove_checkpoint(store, name, attempt=attempt)]
     return Pruned(removed, sum(by_id[name].size_bytes for name in removed))
+
+
+def needed_by_a_restart(store: Store, run_id: str, checkpoints: Sequence[Checkpoint]) -> list[CheckpointName]:
+    """What it would try, up to the first one that is complete; nothing where none is."""
+    tried: list[CheckpointName] = []
+    for checkpoint in _tried_by_a_restart(checkpoints):
+        tried.append(checkpoint.id)
+        if is_complete(store, run_id, checkpoint.id):
+            return tried
+    return []
 
 
 def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
@@ -103,12 +113,9 @@ def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
     return True
 
 
-def _needed_by_a_restart(store: Store, run_id: str, catalog: Catalog) -> list[CheckpointName]:
-    """What it would try, up to the first one that is complete; nothing where none is."""
-    tried: list[CheckpointName] = []
-    sound = [checkpoint for checkpoint in catalog.checkpoints if checkpoint.is_sound]
-    for checkpoint in choose(sound, "latest") if sound else ():
-        tried.append(checkpoint.id)
-        if is_complete(store, run_id, checkpoint.id):
-            return tried
-    return []
+def _tried_by_a_restart(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    # Unsound ones are left out of the answer, not of the question: they, too, tell which line is the live one.
+    try:
+        return [checkpoint for checkpoint in choose(checkpoints, "latest") if checkpoint.is_sound]
+    except NoCheckpointError:
+        return []

@@ -68,7 +68,7 @@ def with_snapshots(catalog: Catalog, snapshots: Mapping[str, Snapshot], events: 
         for checkpoint_id, snapshot in snapshots.items()
         if checkpoint_id not in on_disk and checkpoint_id not in removed
     ]
-    return Catalog([*both, *only_there], catalog.garbage)
+    return catalog._replace(checkpoints=[*both, *only_there])
 
 
 def committed_names(events: Iterable[Event]) -> set[object]:

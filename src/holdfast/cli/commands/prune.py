@@ -134,6 +134,9 @@ def _without_quarantine(verdict: Verdict, catalog: Catalog) -> Verdict:
     checkpoint = next(c for c in catalog.checkpoints if c.id == verdict.id)
     if not checkpoint.quarantined or checkpoint.pinned:
         return verdict
+    if checkpoint.id in catalog.unread:
+        # I6: a right or a server that is missing for a while costs nobody an intact checkpoint.
+        return verdict._replace(reason=f"{checkpoint.quarantined}; kept, for it may be intact")
     return Verdict(verdict.id, keep=False, reason=f"quarantined: {checkpoint.quarantined}")
 
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.cli.choosing import LATEST, Best, best_of, pick
+from holdfast.cli.choosing import LATEST, Best, best_of, pick, unreadable_after
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, add_yes
@@ -13,9 +13,11 @@ from holdfast.cli.words import count, size
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint
+from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint
 from holdfast.engine.journal import Journal
-from holdfast.engine.pruning import is_complete
+from holdfast.engine.marks import QUARANTINED, list_marks
+from holdfast.engine.pruning import is_complete, needed_by_a_restart
 from holdfast.policy.lineage import healthy_before_suspects, in_order, latest, live_line
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
@@ -44,10 +46,10 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     """Check, ask, remove."""
     best = best_of(arguments, *arguments.which)
     with Run(arguments.run, writable=True) as opened:
-        checkpoints = opened.catalog().checkpoints
-        picked = [_pick(checkpoints, which, best, arguments.run) for which in arguments.which]
+        catalog = opened.catalog()
+        picked = [_pick(opened, catalog, which, best) for which in arguments.which]
         doomed = list({checkpoint.id: checkpoint for checkpoint in picked}.values())
-        refused = [] if arguments.force else list(_refusals(opened, checkpoints, doomed))
+        refused = [] if arguments.force else list(_refusals(opened, catalog.checkpoints, doomed))
         if refused:
             return _refuse(arguments.run, refused, out)
         listed = ", ".join(f"step {c.step} ({c.id})" for c in doomed)
@@ -72,16 +74,29 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
     return NO if pinned else OK
 
 
-def _pick(checkpoints: Sequence[Checkpoint], which: str, best: Best, run: str) -> Checkpoint:
-    """One of them; not a good one where the newest is damaged, and may well be meant."""
-    picked = pick(checkpoints, which, best=best, where=run)
-    newest = latest(checkpoints) if which == LATEST else picked
+def _pick(opened: Run, catalog: Catalog, which: str, best: Best) -> Checkpoint:
+    """One of them; not a good one where the newest is damaged, or cannot be read, and may well be meant."""
+    picked = pick(catalog.checkpoints, which, best=best, where=opened.path)
+    if which != LATEST:
+        return picked
+    newest = latest(catalog.checkpoints)
+    marked = list_marks(opened.store)[QUARANTINED]
+    unreadable = unreadable_after(newest, catalog.checkpoints, quarantined=marked)
+    if unreadable:
+        # By its id: of that step there may be a good one as well.
+        newest = unreadable[-1]
+        raise _not_the_newest(picked, newest, f"rm {opened.path} {newest.id}", is_unread=newest.id in catalog.unread)
     if newest.id != picked.id:
-        raise UsageError(
-            f"latest is step {picked.step}, for the newest one, step {newest.step}, is damaged; nothing was removed",
-            hint=f"say which you mean: holdfast rm {run} {newest.step}",
-        )
+        raise _not_the_newest(picked, newest, f"rm {opened.path} {newest.step}")
     return picked
+
+
+def _not_the_newest(picked: Checkpoint, newest: Checkpoint, command: str, *, is_unread: bool = False) -> UsageError:
+    why = "cannot be read now" if is_unread else "is damaged"
+    return UsageError(
+        f"latest is step {picked.step}, for the newest one, step {newest.step}, {why}; nothing was removed",
+        hint=f"say which you mean: holdfast {command}",
+    )
 
 
 class _Refusal(NamedTuple):
@@ -92,31 +107,55 @@ class _Refusal(NamedTuple):
 
 def _refusals(opened: Run, checkpoints: Sequence[Checkpoint], doomed: Sequence[Checkpoint]) -> Iterator[_Refusal]:
     """Which of them a person or a restart would miss (I6)."""
-    names = {checkpoint.id for checkpoint in doomed}
-    # Where all are damaged, a restore still tries them: the mark may be wrong, and what is gone stays gone.
-    usable = [c for c in checkpoints if c.is_sound] or [c for c in checkpoints if not c.quarantined]
-    left = [c for c in usable if c.id not in names]
-    newest_good = next((c for c in reversed(in_order(doomed)) if c in usable), None)
-    is_last_good = newest_good is not None and not any(
-        is_complete(opened.store, opened.run_id, c.id) for c in reversed(in_order(left))
-    )
+    left = [c for c in checkpoints if c not in doomed]
+    last_good = _last_good(opened, checkpoints, left)
     last_verified = _last_verified(checkpoints)
     healthy = healthy_before_suspects(checkpoints, live_line(checkpoints))
+    if last_good is not None and last_good not in doomed:
+        yield _passing_over(last_good, doomed)
     for checkpoint in doomed:
         if checkpoint.pinned:
             hint = f"`holdfast unpin {opened.path} {checkpoint.step}` first"
             yield _Refusal(checkpoint.id, f"step {checkpoint.step} is pinned", hint)
-        if checkpoint is newest_good and is_last_good:
+        if checkpoint == last_good:
             what = "last good checkpoint" if checkpoint.is_sound else "last checkpoint that a restore would try"
-            yield _Refusal(checkpoint.id, f"step {checkpoint.step} is the {what} of {opened.path}", "")
+            hint = "a restart would take none of those that are left" if any(c.is_sound for c in left) else ""
+            yield _Refusal(checkpoint.id, f"step {checkpoint.step} is the {what} of {opened.path}", hint)
         elif checkpoint.id == last_verified:
-            is_newest = in_order([*left, checkpoint])[-1] is checkpoint
+            is_newest = in_order([*(c for c in _usable(checkpoints) if c in left), checkpoint])[-1] is checkpoint
             hint = "" if is_newest else f"verify a newer one first: holdfast verify {opened.path}"
             reason = f"step {checkpoint.step} is the last verified checkpoint of {opened.path}"
             yield _Refusal(checkpoint.id, reason, hint)
         elif healthy is not None and checkpoint.id == healthy.id:
             reason = f"step {checkpoint.step} is the last healthy checkpoint of {opened.path}: newer ones are suspect"
             yield _Refusal(checkpoint.id, reason, "")
+
+
+def _last_good(opened: Run, checkpoints: Sequence[Checkpoint], left: Sequence[Checkpoint]) -> Checkpoint | None:
+    """What a restart takes now, if it would take nothing of what is left.
+
+    Where it finds nothing complete as it is: the newest good one, if none that is complete is left.
+    """
+    taken = needed_by_a_restart(opened.store, opened.run_id, checkpoints)
+    if taken:
+        is_last = not needed_by_a_restart(opened.store, opened.run_id, left)
+        return next(c for c in checkpoints if c.id == taken[-1]) if is_last else None
+    usable = in_order(_usable(checkpoints))
+    if any(is_complete(opened.store, opened.run_id, c.id) for c in reversed(usable) if c in left):
+        return None
+    return next((c for c in reversed(usable) if c not in left), None)
+
+
+def _usable(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    # Where all are damaged, a restore still tries them: the mark may be wrong, and what is gone stays gone.
+    return [c for c in checkpoints if c.is_sound] or [c for c in checkpoints if not c.quarantined]
+
+
+def _passing_over(last_good: Checkpoint, doomed: Sequence[Checkpoint]) -> _Refusal:
+    """To an abandoned one a restart goes back only from later steps, be they quarantined."""
+    newest = in_order(doomed)[-1]
+    reason = f"without step {newest.step} a restart would pass over step {last_good.step}, and find no other"
+    return _Refusal(newest.id, reason, "")
 
 
 def _last_verified(checkpoints: Sequence[Checkpoint]) -> str | None:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from holdfast.cli.choosing import LATEST, Best, best_of, pick
+from holdfast.cli.choosing import LATEST, Best, best_of, pick, unreadable_after
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run
@@ -67,19 +67,18 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
 def _pick(opened: Run, checkpoints: Sequence[Checkpoint], which: str, best: Best, where: str) -> list[Checkpoint]:
     """The one that is asked for. Before the latest, those that would be it, were they not damaged.
 
-    Of these nothing but the name can be read. Those that are marked as quarantined are known. One that is marked as
-    damaged is looked at again: a restore would do that, too.
+    One that is marked as damaged is looked at again: a restore would do that, too.
     """
     if which != LATEST:
         return [pick(checkpoints, which, best=best, where=where)]
     marked = list_marks(opened.store)[QUARANTINED]
-    unreadable = [c for c in in_order(checkpoints) if c.quarantined and c.seq == 0 and c.id not in marked]
     try:
         first = latest(checkpoints)
     except NoCheckpointError:
         # Without one, `pick` raises, and names the run.
+        unreadable = unreadable_after(None, checkpoints, quarantined=marked)
         return unreadable or [pick(checkpoints, which, best=best, where=where)]
-    return [*(c for c in unreadable if (c.attempt, c.step) > (first.attempt, first.step)), first]
+    return [*unreadable_after(first, checkpoints, quarantined=marked), first]
 
 
 def _open(arguments: argparse.Namespace, out: Output) -> Run:
@@ -200,17 +199,34 @@ def _say_what_follows(
         if one.is_intact and (not one.checkpoint.quarantined or _is_released(one, marked))
     }
     usable = intact | {c.id for c in checkpoints if c.is_sound and c.id not in damaged}
-    if not usable:
+    try:
+        tried = choose(_as_marked(checkpoints, found, marked), LATEST) if usable else []
+        elsewhere = "a copy of the run (holdfast cp) may have some"
+    except NoCheckpointError as error:
+        tried, elsewhere = [], error.hint
+    if not tried:
         out.line("none is left that restore() could use: it fails, unless one is found intact", Style.RED)
-        out.line("a copy of the run (holdfast cp) may have some")
-        return
-    sound = [c for c in checkpoints if not c.quarantined and marked.get(c.id) != QUARANTINED]
-    tried = choose(sound, LATEST) if sound else []
-    if tried and tried[0].id in usable:
+        out.line(elsewhere)
+    elif tried[0].id in usable:
         out.line(f"restore() takes step {tried[0].step}, which is not one of them")
     elif any(c.id in damaged for c in tried):
         then = "takes the next older one" if usable & {c.id for c in tried} else "has no older one to take"
         out.line(f"restore() finds that out, too, and {then}; with --quarantine it does not try")
+
+
+def _as_marked(
+    checkpoints: Sequence[Checkpoint], found: Sequence[Verification], marked: dict[str, str]
+) -> list[Checkpoint]:
+    """All of them, as a restore sees them from now on: which line is the live one, unusable ones tell as well."""
+    now = {one.checkpoint.id: _quarantine_of(one, marked) for one in found}
+    return [c._replace(quarantined=now.get(c.id, c.quarantined)) for c in checkpoints]
+
+
+def _quarantine_of(one: Verification, marked: dict[str, str]) -> str:
+    """Why it is quarantined, after marks were set and taken off."""
+    if _is_released(one, marked):
+        return ""
+    return one.reason if marked.get(one.checkpoint.id) == QUARANTINED else one.checkpoint.quarantined
 
 
 def _is_released(one: Verification, marked: dict[str, str]) -> bool:
@@ -218,16 +234,13 @@ def _is_released(one: Verification, marked: dict[str, str]) -> bool:
 
 
 def _document(one: Verification, marked: dict[str, str]) -> dict[str, object]:
-    is_released, mark = _is_released(one, marked), marked.get(one.checkpoint.id)
-    # As it is now, after marks were set and taken off.
-    quarantined = "" if is_released else one.reason if mark == QUARANTINED else one.checkpoint.quarantined
     return {
         "id": one.checkpoint.id,
         "step": one.checkpoint.step,
         "intact": one.is_intact,
         "read_bytes": one.read_bytes,
-        "quarantined": quarantined,
-        "released": is_released,
-        "marked": mark,
+        "quarantined": _quarantine_of(one, marked),
+        "released": _is_released(one, marked),
+        "marked": marked.get(one.checkpoint.id),
         "damage": [damage._asdict() for damage in one.damage],
     }
