@@ -85,7 +85,7 @@ class Loop:
         return [event for event in self.journal if event["event"] == kind]
 
     def run(
-        self, steps: int, *, epoch: Callable[[int], int] | None = None, **metrics: Callable[[int], object]
+        self, steps: int, *, epoch: Callable[[int], int | None] | None = None, **metrics: Callable[[int], object]
     ) -> "Loop":
         for _ in range(steps):
             if self.stopped is not None:
@@ -322,6 +322,25 @@ class TestSaves:
         loop.run(150, epoch=lambda step: step // 100)
 
         assert loop.saved == [300, 400]
+
+    def test_a_save_by_the_program_without_an_epoch_is_one_of_the_epoch_that_it_is_in(self):
+        loop = Loop(every(epochs=1)).run(13, epoch=lambda step: step // 10)
+        loop.save()
+
+        loop.run(27, epoch=lambda step: step // 10)
+
+        assert loop.saved == [10, 13, 20, 30, 40]
+
+    def test_a_save_after_a_step_without_an_epoch_is_one_of_the_epoch_that_was_saved_last(self):
+        def at_ends(step):
+            return step // 10 if step % 10 == 0 else None
+
+        loop = Loop(every(epochs=2)).run(25, epoch=at_ends)
+        loop.save()
+
+        loop.run(15, epoch=at_ends)
+
+        assert loop.saved == [20, 25, 40]
 
 
 class TestMetrics:

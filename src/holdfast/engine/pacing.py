@@ -179,7 +179,9 @@ class Pacer:
         self._looked_s += stall_s
         self._was_writing = self._was_writing or not pending.settled
         self._moment = self._moment._replace(
-            saved_step=pending.step, saved_s=self._clock.monotonic_s() - stall_s, saved_epoch=epoch
+            saved_step=pending.step,
+            saved_s=self._clock.monotonic_s() - stall_s,
+            saved_epoch=self._last_known(epoch),
         )
 
     def note_skipped(self) -> bool:
@@ -249,6 +251,11 @@ class Pacer:
         self._settle()
         if self.tuner is not None and self._looked_step is not None:
             self._tell(self.tuner, self.tuner.plan(), self._moment.step, self._clock.monotonic_s())
+
+    def _last_known(self, epoch: int | None) -> int | None:
+        """Or whoever does not say it with each save, or each step, would have saved none, and save it once more."""
+        known = (epoch, self._moment.epoch, self._moment.saved_epoch)
+        return next((each for each in known if each is not None), None)
 
     def _decide(self, moment: Moment) -> Decision:
         """What the trigger says. One of the program may raise, or say what is no decision: that ends nothing (I7)."""
