@@ -257,6 +257,26 @@ class TestTheEnd:
 
         assert holdfast.Checkpointer(run, {"w": np.zeros(10)}).restore().metrics == {"loss": 1.5}
 
+    def test_it_has_the_epoch_of_the_last_step_and_a_restart_does_not_save_that_again(self, run):
+        every = auto() | holdfast.every(epochs=1)
+        with open_run(run, every=every) as ckpt:
+            assert _steps(ckpt, 5, 1) == [1]
+
+        with open_run(run, every=every) as ckpt:
+            assert ckpt.restore().epoch == 1
+            assert _steps(ckpt, 5, 1) == []
+            assert _steps(ckpt, 5, 2) == [11]
+
+    def test_an_epoch_that_makes_no_sense_does_not_keep_it_from_being_saved(self, run, clock, caplog):
+        with open_run(run, every="auto", clock=clock) as ckpt:
+            for epoch in [0] * 5000 + ["x"]:
+                clock.advance(1e-6)
+                ckpt.step(epoch=epoch)
+
+        assert "without its epoch" in caplog.text
+        restored = holdfast.Checkpointer(run, {"w": np.zeros(10)}).restore()
+        assert (restored.step, restored.epoch) == (5001, None)
+
     def test_metrics_that_make_no_sense_do_not_keep_it_from_being_saved(self, run, caplog):
         with open_run(run) as ckpt:
             ckpt.step(loss=3.0)
@@ -514,6 +534,18 @@ class TestErrors:
         assert restored.step == 15
         assert set(restored.checkpoint.tags) == {"mine", "error"}
         assert restored.note == "at RuntimeError"
+
+    def test_it_has_the_epoch_of_the_last_step_and_a_restart_does_not_save_that_again(self, run):
+        every = holdfast.every(epochs=1) | holdfast.on_error()
+        with pytest.raises(RuntimeError):
+            with open_run(run, every=every) as ckpt:
+                assert _steps(ckpt, 5, 1) == [1]
+                raise RuntimeError
+
+        with open_run(run, every=every) as ckpt:
+            assert ckpt.restore().epoch == 1
+            assert _steps(ckpt, 5, 1) == []
+            assert _steps(ckpt, 5, 2) == [11]
 
     def test_an_exception_without_a_text_is_one_too(self, run):
         class Mute(Exception):

@@ -47,6 +47,7 @@ from holdfast.engine.documents import (
     check_metrics,
     check_note,
     check_tags,
+    usable_epoch,
     usable_metrics,
 )
 from holdfast.engine.failures import Failures
@@ -185,6 +186,7 @@ class Checkpointer:
         self._steps = 0
         # Those of the last step, for the checkpoint of the end.
         self._metrics: Mapping[str, object] = {}
+        self._epoch: object = None
         # Compared with the count at every step: before that one, nothing can be due.
         self._ask_at: float = 0
         self._last: PendingCheckpoint | None = None
@@ -324,6 +326,7 @@ class Checkpointer:
         """
         self._steps += 1
         self._metrics = metrics
+        self._epoch = epoch
         if self._loop.open:
             self._take(self._steps)
         if self._follows_loss:
@@ -659,8 +662,8 @@ class Checkpointer:
             with self._loop.put_back() as is_whole:
                 is_complete = self._loop.is_complete
                 if self._pace.due_at_end(self._steps, is_complete=is_complete, is_whole=is_whole).due:
-                    metrics = usable_metrics(self._metrics)
-                    self._save(self._steps, None, metrics, note="the end of the program", is_last=True)
+                    epoch, metrics = usable_epoch(self._epoch), usable_metrics(self._metrics)
+                    self._save(self._steps, epoch, metrics, note="the end of the program", is_last=True)
                     self._failures.raise_background()
         except HoldfastError as error:
             return error
@@ -671,7 +674,7 @@ class Checkpointer:
         with self._loop.put_back() as is_whole:
             if not is_whole:
                 raise StateError("batches were used since the last step(), and the data cannot go back")
-            self._save(self._steps, None, None, note=note, tags=("error",), is_last=True)
+            self._save(self._steps, usable_epoch(self._epoch), None, note=note, tags=("error",), is_last=True)
 
     def _restore(
         self,

@@ -18,6 +18,7 @@ __all__ = [
     "check_metrics",
     "check_note",
     "check_tags",
+    "usable_epoch",
     "usable_metrics",
 ]
 
@@ -65,6 +66,15 @@ def usable_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
     except UsageError as error:
         _log.warning("the end is saved without its metrics: %s", error.message)
         return {}
+
+
+def usable_epoch(epoch: object) -> int | None:
+    """The same for the epoch."""
+    try:
+        return None if epoch is None else check_count("epoch", epoch)
+    except UsageError as error:
+        _log.warning("the end is saved without its epoch: %s", error.message)
+        return None
 
 
 def check_note(note: object) -> str:
