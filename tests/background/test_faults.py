@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Checkpointer
 from holdfast.agent.client import Agent
-from tests.background.rig import PATH, arenas, events, garbage, run_program, steps
+from tests.background.rig import PATH, Program, arenas, events, garbage, run_program, steps
 
 # Every look at the clock finds it an hour earlier than the one before.
 BACKWARDS = """
@@ -232,3 +232,37 @@ def test_where_no_more_threads_can_be_had_it_saves_and_restores_with_those_it_ha
     assert out == "restored 2 2.0\n"
     assert steps(run)[-1] == 2
     assert arenas(root) == []
+
+
+@pytest.mark.parametrize("log_s", [0.0, 1.0])
+def test_where_neither_agent_nor_thread_can_be_had_the_end_tells_and_memory_stays(run, root, log_s):
+    """However long somebody who logs takes to say it: what is not told yet has not been settled (I8)."""
+    code = f"""
+import logging, threading
+from holdfast.agent import client
+class Slow(logging.Handler):
+    def emit(self, record):
+        time.sleep({log_s})
+logging.getLogger("holdfast").addHandler(Slow())
+def no_more(*_, **__):
+    raise RuntimeError("can't start new thread")
+ckpt = Checkpointer(RUN, {{"w": np.zeros(1000)}}, every=None)
+ckpt.save(step=1).wait(60)
+agent = agents_of(os.getpid())[0]
+os.kill(agent, signal.SIGSTOP)
+pending = ckpt.save(step=2)
+client.MAX_DEATHS, client.Work = 1, no_more
+threading.Timer(0.3, lambda: os.kill(agent, signal.SIGKILL)).start()
+try:
+    ckpt.close()
+except holdfast.SaveFailedError:
+    say("told", pending.durable)
+"""
+    with Program(code, run, root) as program:
+        assert program.hear("told") == ["False"]
+        program.end()
+
+    assert steps(run) == [1]
+    assert len(arenas(root)) == 1
+    with holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background="process") as ckpt:
+        assert ckpt.restore().step == 2

@@ -393,6 +393,7 @@ class Background:
         with self._lock:
             is_first = self.durable_step is None
             self.durable_step = step
+            self._undurable = 0
         if is_first and self.on_durable is not None:
             self.on_durable()
 
@@ -456,12 +457,15 @@ class Background:
         """The stand-in cannot be had either: what was staged has failed, and saves are made in the foreground."""
         _log.warning("checkpoints are written in the foreground from now on: %s", reason)
         self._is_broken = True
-        with self._lock:
-            left = list(self._jobs.values())
-            self._jobs.clear()
-            self._changed.notify_all()
-        for job in left:
-            self._fail(job, SaveFailedError(f"the checkpoint of step {job.checkpoint.step} was lost: {reason}"))
+        with self._until_told():
+            with self._lock:
+                left = list(self._jobs.values())
+                # Nobody else has it: it stays in memory, for the next start.
+                self._undurable = max([self._undurable, *self._jobs])
+                self._jobs.clear()
+                self._changed.notify_all()
+            for job in left:
+                self._fail(job, SaveFailedError(f"the checkpoint of step {job.checkpoint.step} was lost: {reason}"))
 
     def _tell_journal(self) -> None:
         while True:
