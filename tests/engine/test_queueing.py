@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast.engine import queueing
-from holdfast.engine.queueing import Queueing, queued_s
+from holdfast.engine.queueing import Queued, Queueing
 
 
 class Kernel:
@@ -71,13 +71,14 @@ def test_a_kernel_that_says_nothing_is_no_zero() -> None:
 def test_where_there_is_no_such_file_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queueing, "_TASKS", "/proc/self/no-such-thing")
 
-    assert queued_s() is None
+    assert Queued()() is None
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads what Linux says")
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no /proc here")
 def test_two_threads_on_one_core_wait_for_it() -> None:
-    if queued_s() is None:
+    queued = Queued()
+    if queued() is None:
         pytest.skip("this kernel does not count it")
     allowed = os.sched_getaffinity(0)
     done = threading.Event()
@@ -93,10 +94,10 @@ def test_two_threads_on_one_core_wait_for_it() -> None:
     for thread in threads:
         thread.start()
     begun.wait(60)
-    before_s = queued_s() or 0.0
+    before_s = queued() or 0.0
     # However busy the machine is: threads that want the same core will have waited for it sooner or later.
     deadline_s = time.monotonic() + 60
-    while (waited_s := (queued_s() or 0.0) - before_s) < 0.02 and time.monotonic() < deadline_s:
+    while (waited_s := (queued() or 0.0) - before_s) < 0.02 and time.monotonic() < deadline_s:
         pass
     done.set()
     for thread in threads:
@@ -118,8 +119,27 @@ def test_threads_of_ours_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path:
         return 0
 
     monkeypatch.setattr(queueing, "_delay_ns", delay)
-    queued_s()
+    Queued()()
     go.set()
 
     assert str(theirs.native_id) in asked
     assert str(ours.native_id) not in asked
+
+
+def test_threads_that_end_take_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pool that a loader ends between two writes; its numbers are given to new threads one day."""
+    delays_ns = {"1": 5_000_000_000, "2": 3_000_000_000}
+    monkeypatch.setattr(queueing.os, "listdir", lambda _: list(delays_ns))
+    monkeypatch.setattr(queueing, "_delay_ns", lambda task: delays_ns[task])
+    queued = Queued()
+    assert queued() == pytest.approx(8.0)
+
+    del delays_ns["2"]
+    delays_ns["1"] += 1_000_000_000
+    assert queued() == pytest.approx(9.0)
+
+    delays_ns["2"] = 500_000_000
+    assert queued() == pytest.approx(9.5)
+
+    delays_ns["1"] = 250_000_000
+    assert queued() == pytest.approx(9.75)

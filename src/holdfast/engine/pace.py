@@ -18,7 +18,7 @@ from holdfast.engine.last_call import LastCall
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.pace_history import Past, read_past
 from holdfast.engine.pacing import Look, Pacer, auto_in
-from holdfast.engine.queueing import queued_s
+from holdfast.engine.queueing import Queued
 from holdfast.engine.session import Session
 from holdfast.engine.signs import Signs
 from holdfast.engine.time_left import TimeLeft, TimeLeftOption, find_time_left
@@ -200,11 +200,15 @@ class Pace:
 
     def release(self) -> None:
         """All is done: nobody has to be ended, or asked, any more."""
+        self.end_last_call()
+        if self._time_left is not None:
+            self._time_left.close()
+
+    def end_last_call(self) -> None:
+        """Nobody has to be ended any more. Takes no lock."""
         self.is_ending = self._is_released = True
         if self._last_call is not None:
             self._last_call.close()
-        if self._time_left is not None:
-            self._time_left.close()
 
     def peek(self, step: int, epoch: int | None, metrics: Mapping[str, object]) -> Decision:
         """Whether a look would have a checkpoint made; nothing else happens."""
@@ -345,7 +349,7 @@ class Pace:
                 total_steps=self._limit.total_steps,
                 risk=self._signs.risk,
                 on_settled=self._signs.note_settled,
-                queued=queued_s,
+                queued=Queued(),
             )
             if self._restored is not None:
                 self._tell_restored(self._pacer, self._restored)

@@ -8,24 +8,36 @@ import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["Queueing", "queued_s"]
+__all__ = ["Queued", "Queueing"]
 
 _TASKS = "/proc/self/task"
 _OURS = "holdfast"
 _NS = 1e-9
 
 
-def queued_s() -> float | None:
-    """Of all threads of this process but our own, since each of them began; None where the kernel does not say."""
-    ours = {str(thread.native_id) for thread in threading.enumerate() if thread.name.startswith(_OURS)}
-    total = 0
-    try:
-        for task in os.listdir(_TASKS):
-            if task not in ours:
-                total += _delay_ns(task)
-    except (OSError, ValueError, IndexError):
-        return None
-    return total * _NS
+class Queued:
+    """Called: the seconds of all threads of this process but our own, since each of them began.
+
+    Of those that have ended, what was seen last: a pool of loaders that ends takes nothing back.
+    """
+
+    def __init__(self) -> None:
+        self._seen_ns: dict[str, int] = {}
+        self._total_ns = 0
+
+    def __call__(self) -> float | None:
+        """None where the kernel does not say."""
+        ours = {str(thread.native_id) for thread in threading.enumerate() if thread.name.startswith(_OURS)}
+        try:
+            seen_ns = {task: _delay_ns(task) for task in os.listdir(_TASKS) if task not in ours}
+        except (OSError, ValueError, IndexError):
+            return None
+        for task, delay_ns in seen_ns.items():
+            before_ns = self._seen_ns.get(task, 0)
+            # Less than before: another thread that was given the number of one that has ended.
+            self._total_ns += delay_ns - before_ns if delay_ns >= before_ns else delay_ns
+        self._seen_ns = seen_ns
+        return self._total_ns * _NS
 
 
 def _delay_ns(task: str) -> int:
