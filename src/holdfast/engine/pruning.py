@@ -1,7 +1,7 @@
 """Pruning: carry out what retention decided, without ever touching what a restart may need (I6)."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
@@ -13,7 +13,7 @@ from holdfast.engine.catalog import Catalog
 from holdfast.engine.commit import remove_checkpoint, remove_garbage
 from holdfast.format.manifest import decode_manifest
 from holdfast.policy.keep import Keep, Verdict, decide
-from holdfast.policy.lineage import choose, live_line
+from holdfast.policy.lineage import choose, latest, live_line
 from holdfast.storage.store import Store
 
 __all__ = ["Pruned", "is_complete", "needed_by_a_restart", "plan_prune", "prune", "remove_planned"]
@@ -113,9 +113,12 @@ def is_complete(store: Store, run_id: str, checkpoint_id: str) -> bool:
     return True
 
 
-def _tried_by_a_restart(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _tried_by_a_restart(checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
     # Unsound ones are left out of the answer, not of the question: they, too, tell which line is the live one.
     try:
-        return [checkpoint for checkpoint in choose(checkpoints, "latest") if checkpoint.is_sound]
+        first = latest(checkpoints)
     except NoCheckpointError:
-        return []
+        return
+    if first.is_sound:
+        yield first  # mostly the only one that is asked for: after every save, of a history of thousands
+    yield from (checkpoint for checkpoint in choose(checkpoints, "latest")[1:] if checkpoint.is_sound)

@@ -126,18 +126,21 @@ def decide(
     protected = _protected(ordered, live, safe_before)
     ruled = _ruled(keep.rules, line, left, now_s)
     tips = dict.fromkeys(() if drop_abandoned else abandoned_tips(ordered, live), "newest of an abandoned branch")
+    reasons: dict[CheckpointName, str] = {}
+    for table in (protected, ruled, tips):
+        for name, reason in table.items():
+            reasons[name] = f"{reasons[name]}; {reason}" if name in reasons else reason
     # Damaged data is not counted: it must not push good checkpoints out.
-    counted = [c for c in ordered if c.is_sound and any(c.id in table for table in (protected, ruled, tips))]
+    counted = [c for c in ordered if c.is_sound and c.id in reasons]
     dropped = _over_limit(keep.max_bytes, counted, live, protected=protected.keys())
 
     verdicts = []
     for checkpoint in ordered:
-        reasons = [table[checkpoint.id] for table in (protected, ruled, tips) if checkpoint.id in table]
-        if checkpoint.id in dropped:
-            reason = f"over max_bytes={keep.max_bytes}: {'; '.join(reasons)}"
-            verdicts.append(Verdict(checkpoint.id, keep=False, reason=reason))
-        elif reasons:
-            verdicts.append(Verdict(checkpoint.id, keep=True, reason="; ".join(reasons)))
+        why = reasons.get(checkpoint.id)
+        if why is not None and checkpoint.id in dropped:
+            verdicts.append(Verdict(checkpoint.id, keep=False, reason=f"over max_bytes={keep.max_bytes}: {why}"))
+        elif why is not None:
+            verdicts.append(Verdict(checkpoint.id, keep=True, reason=why))
         else:
             verdicts.append(Verdict(checkpoint.id, keep=False, reason=_unkept(checkpoint, keep, live)))
     return verdicts

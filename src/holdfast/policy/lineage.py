@@ -5,6 +5,7 @@ Order is (attempt, step, seq), never time: clocks go backwards, attempts do not.
 
 from collections.abc import Iterable, Sequence, Set
 from math import isfinite, isnan
+from operator import attrgetter
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.names import parse_checkpoint_id
@@ -30,6 +31,9 @@ HEALTHY = "healthy"
 # Where nothing readable is left of an attempt, nothing says where it came from. Most attempts continue the one before;
 # assuming so keeps the older part of the line, where the opposite guess would give it up.
 _UNKNOWN = "?"
+
+# The id only makes the order total where hostile data repeats a place. Not a function: it is asked thousands of times.
+_place = attrgetter("attempt", "step", "seq", "id")
 
 _HOW_TO_LIST = "`holdfast ls RUN` lists what there is"
 _NEAREST_SHOWN = 3
@@ -132,11 +136,6 @@ def choose(
         *(c for c in reversed(older) if c.id in line),
         *(c for c in reversed(older) if c.id not in line),
     ]
-
-
-def _place(checkpoint: Checkpoint) -> tuple[int, int, int, str]:
-    # The id only makes the order total where hostile data repeats a place.
-    return checkpoint.attempt, checkpoint.step, checkpoint.seq, checkpoint.id
 
 
 def _by_attempt(ordered: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]]:
