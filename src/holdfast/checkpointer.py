@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 from holdfast.agent.exiting import (
-    fail_at_exit,
     finish_at_exit,
     finish_dropped,
     is_finished,
@@ -507,13 +506,15 @@ class Checkpointer:
         # Before it is set, a constructor has raised, and has let go what it had.
         if not getattr(self, "_is_dropped_finished", False) or not self._is_open_here():
             return
-        if self._stager is not None:
-            # Now, as without a stager: only here may this be the thread that can put handlers back.
-            self._pace.release()
-            self._stops.close()
+        # No lock is taken: this may be a thread of our own, in the middle of something that holds it.
+        try:
+            self._pace.end_last_call()
+            if self._pace.is_asked_to_stop:
+                self._stops.leave_unanswered()
+            # Now: only here may this be the thread that can put handlers back.
+            self._stops.let_signals_go()
+        finally:
             finish_dropped(self._finish)
-        elif (failure := self._failure_of_last()) is not None:
-            fail_at_exit(str(failure))
 
     def _failure_of_last(self) -> SaveFailedError | None:
         if self._last is None or (error := self._last.error) is None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -59,18 +60,92 @@ say("goes on")
     assert "the last checkpoint (step 2) did not become durable" in err
 
 
-def _train(run: Path, step: int) -> None:
-    ckpt = holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background="process")
+def test_one_whose_last_checkpoint_failed_does_not_keep_a_stopped_program_from_coming_back(run, root):
+    code = """
+import shutil
+def main():
+    ckpt = Checkpointer(f"{RUN}-before", {"w": np.zeros(1000)})
+    ckpt.save(step=1).wait(60)
+    shutil.rmtree(f"{RUN}-before")
+    ckpt.save(step=2)
+main()
+ckpt = Checkpointer(RUN, {"w": np.zeros(1000)}, every=None)
+ckpt.step()
+ckpt.stop("preempted")
+ckpt.step()
+"""
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    assert status == 85
+    assert "the last checkpoint (step 2) did not become durable" in err
+    assert steps(run) == [2]
+
+
+def test_a_signal_after_its_last_step_is_answered_by_what_the_program_trains_next(run, root):
+    code = """
+def main(run):
+    ckpt = Checkpointer(run, {"w": np.zeros(10)}, every=None)
+    ckpt.step()
+    return ckpt
+ckpt = main(RUN)
+os.kill(os.getpid(), signal.SIGUSR1)
+until(lambda: ckpt._pace.is_asked_to_stop)
+del ckpt
+main(f"{RUN}-next")
+say("goes on")
+"""
+    with Program(code, run, root) as program:
+        status, out, _ = program.end()
+
+    assert (status, out) == (85, "")
+    assert steps(run.with_name(f"{run.name}-next")) == [1]
+
+
+def test_one_that_is_collected_by_a_thread_of_ours_is_finished(run, root, monkeypatch):
+    """The collector finds a cycle in whatever thread allocates: here in one that holds the lock of its own event."""
+    beats = root / "beats"
+    beats.mkdir()
+    monkeypatch.setenv("HOLDFAST_BEATS", str(beats))
+    code = """
+import gc, threading
+gc.disable()
+class Trainer:
+    pass
+trainer = Trainer()
+trainer.me, trainer.ckpt = trainer, Checkpointer(RUN, {"w": np.zeros(10)}, every=None)
+trainer.ckpt.save(step=1).wait(60)
+real, begun, collected = threading._allocate_lock, [], []
+def allocate():
+    if threading.current_thread().name == "holdfast-beats" and not begun:
+        begun.append(True)
+        gc.collect()
+        collected.append(True)
+    return real()
+del trainer
+threading._allocate_lock = allocate
+until(lambda: collected)
+"""
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    assert (status, err) == (0, "")
+    assert events(run)[-1]["event"] == "closed"
+
+
+def _train(run: Path, step: int, background: Literal["process", "thread", "off"] = "process") -> None:
+    ckpt = holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background=background)
     ckpt.restore()
     ckpt.save(step=step)
 
 
-def test_many_leave_nothing_behind_and_the_same_run_can_be_opened_at_once(run, root):
-    _train(run, 0)
+@pytest.mark.parametrize("background", ["process", "thread", "off"])
+def test_many_leave_nothing_behind_and_the_same_run_can_be_opened_at_once(run, root, background):
+    _train(run, 0, background)
     exiting.wait_for_dropped()
     before = len(os.listdir(_DESCRIPTORS))
     for step in range(1, 6):
-        _train(run, step)
+        _train(run, step, background)
     exiting.wait_for_dropped()
     gc.collect()
 

@@ -439,7 +439,7 @@ def test_a_forked_child_and_another_process_tell_nothing_and_overwrite_nothing(w
     assert list(watch.work.iterdir()) == []
 
 
-def test_a_checkpointer_that_is_dropped_is_let_go_at_once(watch: _Watch) -> None:
+def test_a_checkpointer_that_is_dropped_is_let_go(watch: _Watch) -> None:
     ran = watch.start(
         "import gc, weakref, holdfast, numpy as np\n"
         "gc.disable()\n"
@@ -451,6 +451,8 @@ def test_a_checkpointer_that_is_dropped_is_let_go_at_once(watch: _Watch) -> None
         "c.step(); c.step()\n"
         "gone, model_gone = weakref.ref(c), weakref.ref(model)\n"
         "del c, model\n"
+        "from holdfast.agent.exiting import wait_for_dropped\n"
+        "wait_for_dropped()\n"
         "print(gone() is None, model_gone() is None)\n"
     )
     alone = watch.start((watch.root / "program.py").read_text(), is_proven=False)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast.core.errors import FencedError, HoldfastError
+from holdfast.engine.departing import is_departing
 
 __all__ = [
     "EXIT_NOT_DURABLE",
     "finish_at_exit",
     "finish_dropped",
-    "fail_at_exit",
     "is_finished",
     "restart_after_error",
     "wait_for_dropped",
@@ -83,11 +83,6 @@ def wait_for_dropped(timeout_s: float = -1) -> None:
             is_done.release()
 
 
-def fail_at_exit(failure: str) -> None:
-    """What was let go has failed: the end of the program is to tell."""
-    _failures.append(failure)
-
-
 _restart: list[int] = []
 
 
@@ -115,7 +110,9 @@ def _finish_all() -> None:
     if failures:
         for failure in failures:
             _log.error("%s", failure)
-        _end(EXIT_NOT_DURABLE)
+        # One that is stopped says that it is not done (I8), and wants to come back.
+        if not is_departing():
+            _end(EXIT_NOT_DURABLE)
     raised = getattr(sys, "last_type", None)
     # Who was replaced does not want to come back.
     if _restart and raised is not None and issubclass(raised, Exception) and not issubclass(raised, FencedError):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from holdfast.engine.last_call import LastCall
 from holdfast.engine.signals import Signals
 
-__all__ = ["depart", "forget_departed"]
+__all__ = ["depart", "forget_departed", "is_departing"]
 
 _HANDED_OVER_S = 1.0
 """Python has dropped the exception that ends the program by then, and begun to end it."""
@@ -107,6 +107,11 @@ def forget_departed() -> None:
     for one in [one for one in _under_way if not one[0].is_leaving()]:
         _under_way.remove(one)
         one[1].close()
+
+
+def is_departing() -> bool:
+    """Whether the program is on its way out, with the status that asks for a restart."""
+    return any(departing.is_leaving() for departing, _ in _under_way)
 
 
 _under_way: list[tuple[_Departing, Signals]] = []

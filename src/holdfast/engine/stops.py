@@ -109,10 +109,14 @@ class Stops:
 
     def close(self) -> None:
         """Nobody listens any more."""
-        if self._signals is not None:
-            _let_go(self._signals, self._undo)
+        self.let_signals_go()
         if self._beats is not None:
             self._beats.close()
+
+    def let_signals_go(self) -> None:
+        """Give back the handlers that were there before."""
+        if self._signals is not None:
+            _let_go(self._signals, self._undo)
 
 
 _unanswered: list[Heard] = []
