@@ -340,7 +340,20 @@ class TestTheEnd:
             train(ckpt, 7, valloss=1.0)
 
         assert "no checkpoint was made in 7 steps" in caplog.text
-        assert "val_loss" in caplog.text
+        assert "the metric 'val_loss' is not given at this step; the steps had valloss" in caplog.text
+
+    def test_a_trigger_that_waited_for_a_metric_where_nobody_gave_any_is_said(self, run, caplog):
+        with open_run(run, every=holdfast.on_best("val_loss")) as ckpt:
+            train(ckpt, 7)
+
+        assert "the metric 'val_loss' is not given at this step; no step had any metrics" in caplog.text
+
+    def test_a_misspelt_metric_is_said_long_before_the_end(self, run, caplog):
+        with open_run(run, every=holdfast.on_best("val_los")) as ckpt:
+            train(ckpt, 10, val_loss=1.0)
+
+            assert "on_best('val_los') follows a metric that no step has had so far" in caplog.text
+            assert "step 10 has val_loss (did you mean 'val_loss'?)" in caplog.text
 
 
 class TestOwnTriggers:

@@ -84,7 +84,7 @@ class Diary:
         why = f"every {steps} steps, about {steps / 30:.2g} min: {won} decides ({reason})"
         wishes = [{"name": name, "steps": math.ceil(wanted), "text": text} for name, wanted, text in rules]
         if won == "overhead":
-            wishes[1]["steps"], wishes[2]["steps"] = steps, round(steps * 0.6)
+            wishes[1]["steps"], wishes[2]["steps"] = wants, round(steps * 0.6)
         chosen = {"interval_steps": steps, "won": won, "why": why, "rules": wishes}
         self.note("paced", at_s, step=step, elapsed_s=at_s, **chosen, **facts)
 

@@ -54,6 +54,21 @@ def test_the_interval_comes_first_with_the_reason_and_what_it_costs(paced, holdf
     assert lines[8] == "  checkpoints    120 durable, 1 failed"
 
 
+@pytest.mark.parametrize(("steps", "wants", "apart"), [(15, 14, "6.7 %"), (2, 1, "part of a step")])
+def test_an_interval_that_is_a_step_off_its_rule_is_said_to_be_kept(
+    tmp_path, monkeypatch, holdfast_command, steps, wants, apart
+):
+    monkeypatch.chdir(tmp_path)
+    diary = Diary()
+    diary.begin()
+    diary.pace(60, 30, steps, "overhead", wants=wants)
+    write_run("run", diary.events)
+
+    said = f"{steps} is kept: overhead wants {wants} by now, but {apart} is too little to change it"
+    assert f"  kept           {said}\n" in holdfast_command("explain", "run").out
+    assert json.loads(holdfast_command("explain", "run", "--json").out)["now"]["kept_against"] == wants
+
+
 def test_measurements_and_the_wish_of_each_rule_are_shown_and_the_winner_is_marked(paced, holdfast_command):
     lines = holdfast_command("explain", "run").out.splitlines()
 
@@ -188,6 +203,7 @@ def test_json_holds_all_of_it_whatever_is_shown(paced, holdfast_command):
 
     assert document["now"]["interval_steps"] == 88
     assert document["now"]["interval_s"] == 176
+    assert document["now"]["kept_against"] == 91
     assert document["now"]["rules"][0]["name"] == "durable"
     assert len(document["changes"]) == 9
     assert [attempt["ending"] for attempt in document["attempts"]] == ["killed", "killed", "stopped itself"]

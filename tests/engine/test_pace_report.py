@@ -18,10 +18,28 @@ def _pace(*, wants: int | None = None, steps: int = 2014, won: str = "failures",
 
 
 @pytest.mark.parametrize(
-    ("wants", "kept"), [(2014, None), (2015, None), (2107, 2107), (1900, 1900), (4000, None), (200, None)]
+    ("wants", "kept"), [(2014, None), (2015, 2015), (2107, 2107), (1900, 1900), (4000, None), (200, None)]
 )
 def test_an_interval_is_kept_where_another_one_would_be_nearly_the_same(wants: int, kept: int | None) -> None:
     assert _pace(wants=wants).kept_against == kept
+
+
+@pytest.mark.parametrize(("steps", "wants", "kept"), [(15, 14, 14), (2, 1, 1), (1, 2, 2), (3, 1, None)])
+def test_one_step_may_be_nearly_the_same_for_wishes_are_rounded(steps: int, wants: int, kept: int | None) -> None:
+    assert _pace(steps=steps, wants=wants, won="overhead").kept_against == kept
+
+
+@pytest.mark.parametrize("won", ["overhead", "lose_at_most"])
+def test_next_to_a_cap_one_step_is_a_matter_of_rounding(won: str) -> None:
+    diary = Diary()
+    diary.begin()
+    rules = [{"name": name, "steps": steps} for name, steps in {"overhead": 16, "lose_at_most": 14}.items()]
+    diary.note("paced", 60, step=30, interval_steps=15, won=won, rules=rules)
+
+    now = report_pace(diary.events).now
+
+    assert now is not None
+    assert now.kept_against is None
 
 
 def test_the_overhead_lately_is_known_from_the_second_checkpoint_on() -> None:

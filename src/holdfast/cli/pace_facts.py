@@ -18,6 +18,7 @@ RULES = {
 }
 """What a rule is for, where the journal does not say."""
 _UNKNOWN = "–"
+_FEW = 4  # steps: an interval that is wrong by a fifth of these is wrong by less than a step
 
 
 def pace_facts(report: Report, pace: Pace) -> Iterator[tuple[str, str, str]]:
@@ -27,7 +28,7 @@ def pace_facts(report: Report, pace: Pace) -> Iterator[tuple[str, str, str]]:
         why = why.partition(": ")[2]  # said in the line above
     yield "why", why + (f" (rule: {pace.won})" if pace.won and pace.won not in why else ""), ""
     if pace.kept_against is not None and pace.interval_steps is not None:
-        apart = share_words(abs(pace.kept_against / pace.interval_steps - 1))
+        apart = _apart(pace.kept_against, pace.interval_steps)
         wants = f"{pace.won} wants {pace.kept_against:,} by now, but {apart} is too little to change it"
         yield "kept", f"{pace.interval_steps:,} is kept: {wants}", ""
     if pace.interval_s is not None and not pace.is_measuring:
@@ -65,6 +66,11 @@ def unpaced_facts(report: Report, untold: int) -> Iterator[tuple[str, str, str]]
 def lately_words(pace: Pace) -> str:
     """What checkpoints cost lately."""
     return _UNKNOWN if pace.overhead_lately is None else share_words(pace.overhead_lately)
+
+
+def _apart(wanted: int, kept: int) -> str:
+    """In per cent; but of so few steps, what was rounded to one is part of one."""
+    return "part of a step" if min(wanted, kept) < _FEW else share_words(abs(wanted / kept - 1))
 
 
 def _why_unpaced(report: Report, untold: int) -> str:

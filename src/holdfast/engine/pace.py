@@ -272,8 +272,7 @@ class Pace:
         if wanted:
             _log.warning("the end is not saved: batches were used since the last step(), and the data cannot go back")
         if not self._saves and self._trigger.watches & {"epoch", "metrics"}:  # which may be called by another name
-            why = pacer.peek(step, None, {}).reason
-            _log.warning("no checkpoint was made in %d steps: %s", unsaved, why)
+            _log.warning("no checkpoint was made in %d steps: %s", unsaved, pacer.why_none(step))
         return Decision(due=False, reason=f"the last {unsaved} steps are in no checkpoint")
 
     def lost_steps(self, step: int) -> int:

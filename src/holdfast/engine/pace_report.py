@@ -16,6 +16,7 @@ _MOST_SHARE = 1e4
 _ALIKE = 0.1
 _COARSE_S = 10.0
 _FIRST = "first"
+_CAP = "lose_at_most"
 _LEAST_SAVED = 2  # the overhead is known from one checkpoint to another
 _KEPT_WITHIN = 1.25  # an interval is changed when it is wrong by a fifth, if not before; and is rounded to whole steps
 
@@ -75,12 +76,18 @@ class Pace(NamedTuple):
     @property
     def kept_against(self) -> int | None:
         """What the rule that won wants by now, where the interval stays as it is because that is nearly the same."""
-        wanted = next((rule.steps for rule in self.rules if rule.name == self.won), None)
-        if not wanted or self.interval_steps is None or self.is_measuring:
+        wants = {rule.name: rule.steps for rule in self.rules}
+        wanted, kept = wants.get(self.won), self.interval_steps
+        if not wanted or kept is None or wanted == kept or self.is_measuring:
             return None
-        few, many = sorted((wanted, self.interval_steps))
-        # One step is a matter of rounding; where it is more than that, another rule is in the way, and `why` says so.
-        return wanted if many - few > 1 and many <= _KEPT_WITHIN * few else None
+        # Wishes are rounded up, but that of a cap down: next to one, a step more or less is a matter of rounding.
+        cap, is_step = wants.get(_CAP), abs(wanted - kept) == 1
+        if is_step and cap is not None and abs(cap - kept) <= 1:
+            return None
+        few, many = sorted((wanted, kept))
+        # Few steps are nearly the same, too, if they are one apart: they were rounded. Where it is more than that,
+        # another rule is in the way, and `why` says so.
+        return wanted if is_step or many <= _KEPT_WITHIN * few else None
 
 
 class Sensed(NamedTuple):

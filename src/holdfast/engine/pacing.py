@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
+from holdfast.engine.awaited_metrics import AwaitedMetrics
 from holdfast.engine.job_end import JobEnd
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.pace_history import Past
@@ -101,6 +102,7 @@ class Pacer:
         self.tuner = None if auto is None else Tuner(auto, profile=profile, failures=failures)
         self._queueing = Queueing(queued)
         self._wants_metrics = "metrics" in trigger.watches
+        self._awaited = AwaitedMetrics(trigger)
         self._notes = PaceNotes(note, limit=None if auto is None else auto.overhead)
         self._end = JobEnd(past, time_left=time_left, total_steps=total_steps)
         self._steps = StepTimes()
@@ -134,6 +136,7 @@ class Pacer:
         now_s = self._clock.monotonic_s()
         self._measure(step, now_s, writing=writing)
         self._follow_plan(step, now_s)
+        self._awaited.note(step, metrics)
         moment = self._asked = self._at(step, now_s, epoch, metrics)._replace(stop=stop)
         decision = self._decide(moment)
         left_s, ending = self._ending(step, stop, grace_s)
@@ -207,6 +210,7 @@ class Pacer:
         """The training goes on from that checkpoint, which was restored at that time."""
         self._began_s = at_s
         self._left_out = None
+        self._awaited.note_known(metrics)
         self._moment = self._moment._replace(
             step=step,
             epoch=epoch,
@@ -245,6 +249,11 @@ class Pacer:
     def flush_s(self) -> float:
         """What is on its way takes no longer than this to become durable."""
         return (self._end.durable_s or 0.0) if self._pending else 0.0
+
+    def why_none(self, step: int) -> str:
+        """Why no checkpoint was made until the end of that step, by a trigger that may wait for what nobody gave."""
+        reason, instead = self.peek(step, None, {}).reason, self._awaited.instead
+        return f"{reason}; {instead}" if instead else reason
 
     def close(self) -> None:
         """Leave the profile to the next attempt."""

@@ -246,7 +246,10 @@ class Spending:
     def overhead(self) -> float:
         """From the oldest of these checkpoints to the newest, which itself is not over yet."""
         (since_s, before_s), (until_s, after_s) = self._saves[0], self._saves[-1]
-        return (after_s - before_s) / (until_s - since_s) if until_s > since_s else 0.0
+        # What was spent is estimated anew with each write, for all of them: where slower steps turn out to cost less
+        # than was thought, it may be less than it was at the oldest one. Checkpoints give no time back.
+        spent_s = max(0.0, after_s - before_s)
+        return spent_s / (until_s - since_s) if until_s > since_s else 0.0
 
 
 def _slowing_of(profile: Profile, write_s: float) -> Slowing:

@@ -18,6 +18,7 @@ __all__ = [
     "Trigger",
     "as_trigger",
     "every",
+    "metrics_in",
     "never",
     "on_best",
     "on_error",
@@ -150,6 +151,14 @@ def as_trigger(given: object, what: str = "every") -> Trigger:
     if steps is None or steps < 1:
         raise _unaccepted(given, what)
     return every(steps=steps)
+
+
+def metrics_in(trigger: Trigger) -> tuple[str, ...]:
+    """The names of the metrics that it waits for, or those that it is combined from do: nothing else would tell it."""
+    if isinstance(trigger, _OnBest):
+        return (trigger.metric,)
+    parts = trigger.triggers if isinstance(trigger, _Any | _All) else ()
+    return tuple(dict.fromkeys(name for part in parts for name in metrics_in(part)))
 
 
 def _written_s(given: str | timedelta, what: str) -> float:

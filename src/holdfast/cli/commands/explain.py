@@ -273,6 +273,7 @@ def _document(path: str, run_id: str, report: Report, unread: int) -> dict[str, 
             **value._asdict(),
             "rules": rules,
             "interval_s": value.interval_s,
+            "kept_against": value.kept_against,
             "overhead_lately": value.overhead_lately,
         }
 
