@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint, CheckpointName
 from holdfast.policy.lineage import abandoned_tips, healthy_before_suspects, in_order
@@ -64,6 +65,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
+@public_call("holdfast.keep")
 def keep(
     *,
     last: int | None = None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 from holdfast.policy.durations import seconds_of, words_of
 from holdfast.policy.functions import Answer, ask, check_function, in_short, name_of
@@ -61,6 +62,7 @@ class Trigger(ABC):
         raise UsageError(f"{self!r} is neither true nor false", hint="combine triggers with | and &, not or and and")
 
 
+@public_call("holdfast.every")
 def every(
     *,
     steps: int | None = None,
@@ -91,6 +93,7 @@ def every(
     return _EverySeconds(_time_s(name, times[name]))
 
 
+@public_call("holdfast.on_best")
 def on_best(metric: str, mode: str = "min") -> Trigger:
     """Due at a step whose metric is better than at all steps before: lower, or with mode="max" higher."""
     if not isinstance(metric, str) or not metric:
@@ -100,21 +103,25 @@ def on_best(metric: str, mode: str = "min") -> Trigger:
     return _OnBest(metric, mode)
 
 
+@public_call("holdfast.on_error")
 def on_error() -> Trigger:
     """Due when an exception leaves the loop, and steps were made since the last checkpoint."""
     return _OnError()
 
 
+@public_call("holdfast.on_stop")
 def on_stop() -> Trigger:
     """Due from the moment on at which the program is asked to stop, at each step that has no checkpoint."""
     return _OnStop()
 
 
+@public_call("holdfast.never")
 def never() -> Trigger:
     """Never due: only `save` makes checkpoints."""
     return _Never()
 
 
+@public_call("holdfast.when")
 def when(function: Callable[[Moment], Answer]) -> Trigger:
     """Due when the function says so: True, the reason as text, or a `Decision`; False or an empty text is not due.
 
