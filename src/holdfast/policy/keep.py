@@ -41,7 +41,10 @@ class Keep:
 
     def __or__(self, other: "Keep") -> "Keep":
         if not isinstance(other, Keep):
-            return NotImplemented
+            raise UsageError(
+                f"keep(...) cannot be combined with {type(other).__name__}, expected another keep(...)",
+                hint="for example keep(last=3) | keep(for_days=2)",
+            )
         limits = [limit for limit in (self.max_bytes, other.max_bytes) if limit is not None]
         return Keep(self.rules + other.rules, min(limits, default=None))
 

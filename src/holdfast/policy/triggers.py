@@ -4,6 +4,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -52,10 +53,20 @@ class Trigger(ABC):
         """Whether a checkpoint is due at the end of this step. Pure; never raises; not due where the step has one."""
 
     def __or__(self, other: "Trigger") -> "Trigger":
-        return _Any((*_parts(self, _Any), *_parts(other, _Any))) if isinstance(other, Trigger) else NotImplemented
+        if not isinstance(other, Trigger):
+            raise _uncombined(self, other)
+        return _Any((*_parts(self, _Any), *_parts(other, _Any)))
 
     def __and__(self, other: "Trigger") -> "Trigger":
-        return _All((*_parts(self, _All), *_parts(other, _All))) if isinstance(other, Trigger) else NotImplemented
+        if not isinstance(other, Trigger):
+            raise _uncombined(self, other)
+        return _All((*_parts(self, _All), *_parts(other, _All)))
+
+    def __ror__(self, other: "Trigger") -> "Trigger":
+        # Asked only where the left side is no trigger.
+        raise _uncombined(self, other)
+
+    __rand__ = __ror__
 
     def __bool__(self) -> bool:
         # `a or b` would silently be `a`.
@@ -176,6 +187,19 @@ def _unaccepted(given: object, what: str) -> UsageError:
         hint=f'{what}=500 (steps), {what}="10 min", {what}="auto", {what}=None, '
         f"or a trigger such as holdfast.every(epochs=1) | holdfast.on_stop()",
     )
+
+
+def _uncombined(trigger: Trigger, other: object) -> UsageError:
+    """What every= takes by itself is not taken here: of `500 | 1000 | on_stop()`, Python makes 1020 before we know."""
+    hint = "for example every(steps=500) | on_stop()"
+    if isinstance(other, str) and other == "auto":
+        hint = "write auto()"
+    elif callable(other):
+        hint = f"write {when(other)!r}"
+    elif other is not None:
+        with suppress(UsageError):
+            hint = f"write {as_trigger(other)!r}"
+    return UsageError(f"{in_short(repr(other))} is no trigger, and cannot be combined with {trigger!r}", hint=hint)
 
 
 @dataclass(frozen=True)
