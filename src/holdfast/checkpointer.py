@@ -25,6 +25,7 @@ from holdfast.agent.restorer import Restorer
 from holdfast.agent.saver import Saver
 from holdfast.agent.staging import CaptureMode, Stager, Status
 from holdfast.agent.starting import start_background
+from holdfast.core.calls import public_call, refuse_unknown
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
     HoldfastError,
@@ -73,7 +74,6 @@ from holdfast.engine.options import (
     check_least,
     check_mapping,
     check_state,
-    refuse_unknown,
     trigger_of,
 )
 from holdfast.engine.outcome import PendingCheckpoint, Restored
@@ -334,6 +334,7 @@ class Checkpointer:
             return None
         return self._look(self._loop.completed if epoch is None else check_count("epoch", epoch), metrics)
 
+    @public_call("holdfast.Checkpointer.over")
     def over(self, data: object, *, epochs: int) -> Iterator[Any]:
         """The batches of `data` that are left, until that many epochs are complete; each sample once per epoch.
 
@@ -345,6 +346,7 @@ class Checkpointer:
         self._stops.reason = ""
         return self._loop.over(data, epochs)
 
+    @public_call("holdfast.Checkpointer.stop")
     def stop(self, reason: str = "the program said so", *, grace_s: float | None = None) -> None:
         """Have the next `step` save and end the program with the status 85. May be called by a signal handler.
 
@@ -440,12 +442,14 @@ class Checkpointer:
             return Status(step, step, 0.0, self._session.seq, 0, 0, "saving in the foreground")
         return self._stager.status()
 
+    @public_call("holdfast.Checkpointer.wait")
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the last save is durable; raises what went wrong."""
         self._check_owner()
         if self._last is not None:
             self._last.wait(timeout_s)
 
+    @public_call("holdfast.Checkpointer.pin")
     def pin(self, which: str | int = "latest", *, note: str = "") -> str:
         """Keep a checkpoint whatever retention says; its id. `holdfast unpin` undoes it."""
         self._check_owner()
@@ -455,6 +459,7 @@ class Checkpointer:
             pin(self._session.store, chosen.id, reason=check_note(note), clock=self._session.clock)
             return chosen.id
 
+    @public_call("holdfast.Checkpointer.prune")
     def prune(self, *, dry_run: bool = False) -> list[Verdict]:
         """Remove what retention gives up, as after every save; what is kept and removed, and why."""
         self._check_owner()

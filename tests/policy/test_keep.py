@@ -99,6 +99,11 @@ def test_rules_in_one_call_and_rules_joined_keep_the_same(make):
     assert _decide(together, run) == _decide(joined, run)
 
 
+def test_only_what_keep_gives_is_combined():
+    with pytest.raises(UsageError, match=r"keep\(\.\.\.\) cannot be combined with int, expected another keep"):
+        keep(last=2) | 5
+
+
 def test_pinned_and_quarantined_ones_stay_and_say_why(make):
     run = [make(1, pinned=True), make(2, quarantined="bad"), make(3), make(4)]
     rule = keep(last=1)

@@ -311,11 +311,32 @@ def test_triggers_joined_by_words_instead_of_signs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("combine", [operator.or_, operator.and_])
-def test_only_triggers_are_combined(combine: Callable[[object, object], object]) -> None:
-    with pytest.raises(TypeError):
-        combine(every(steps=5), 5)
-    with pytest.raises(TypeError):
-        combine(None, every(steps=5))
+@pytest.mark.parametrize(
+    ("other", "hint"),
+    [
+        ("10 min", "write every(minutes=10)"),
+        (timedelta(hours=2), "write every(hours=2)"),
+        (500, "write every(steps=500)"),
+        ("auto", "write auto()"),
+        (_near_the_end, "write when(_near_the_end)"),
+        (None, "for example every(steps=500) | on_stop()"),
+        ("often", "for example every(steps=500) | on_stop()"),
+        (0.5, "for example every(steps=500) | on_stop()"),
+    ],
+)
+def test_only_triggers_are_combined_and_the_error_says_what_to_write_for_what_is_none(
+    combine: Callable[[object, object], object], other: object, hint: str
+) -> None:
+    for sides in [(every(steps=5), other), (other, every(steps=5))]:
+        with pytest.raises(UsageError, match=r"is no trigger, and cannot be combined with every\(steps=5\)") as caught:
+            combine(*sides)
+
+        assert caught.value.hint == hint
+
+
+def test_a_trigger_that_is_combined_without_its_parentheses_is_recognised() -> None:
+    with pytest.raises(UsageError, match="on_stop is given without its parentheses"):
+        every(steps=5) | on_stop  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

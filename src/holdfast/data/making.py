@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 from holdfast.data.agreement import rank_and_world
 from holdfast.data.arrays import ArraySource, SequenceSource, is_arrays, is_sequence, refuse_mixture
@@ -16,6 +17,7 @@ from holdfast.data.stream import stream_of
 __all__ = ["resumable"]
 
 
+@public_call("holdfast.data.resumable")
 def resumable(
     thing: Any,
     *,

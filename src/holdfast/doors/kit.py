@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from holdfast.agent.exiting import finish_at_exit
+from holdfast.core.calls import refuse_unknown
 from holdfast.core.errors import FormatError, HoldfastError, RunError, SaveFailedError, UsageError
 from holdfast.doors.kit_catalogue import Catalogue
 from holdfast.doors.kit_files import (
@@ -37,7 +38,7 @@ from holdfast.doors.kit_transfer import MODES, choose_transfer, condor_settings
 from holdfast.engine.beats import BEATS_VARIABLE, Beat, Beats
 from holdfast.engine.documents import check_count
 from holdfast.engine.jobs import restart_status
-from holdfast.engine.options import check_choice, refuse_unknown
+from holdfast.engine.options import check_choice
 from holdfast.policy.durations import seconds_of
 
 __all__ = ["Checkpointer"]

@@ -23,7 +23,6 @@ __all__ = [
     "check_least",
     "check_mapping",
     "check_state",
-    "refuse_unknown",
     "trigger_of",
 ]
 
@@ -81,20 +80,6 @@ def background_kind(wanted: str | None, files: Files | None) -> str:
     if kind == "process" and files is not None:
         raise UsageError("background='process' cannot use files= of this process", hint="background='thread' can")
     return kind
-
-
-def refuse_unknown(what: str, unknown: Mapping[str, object], function: Callable[..., object]) -> None:
-    """Options that a function does not have."""
-    if unknown:
-        import difflib  # which take their time, and are hardly ever needed
-        import inspect
-
-        known = inspect.signature(function).parameters
-        likely = difflib.get_close_matches(next(iter(unknown)), known, n=1)
-        hint = f"did you mean {likely[0]!r}? " if likely else ""
-        raise UsageError(
-            f"{what} has no option {', '.join(map(repr, unknown))}", hint=f"{hint}help({what}) lists the options"
-        )
 
 
 def _check_kind(kind: str, what: str) -> str:

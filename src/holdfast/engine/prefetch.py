@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from os import PathLike
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.limits import MAX_MANIFEST_BYTES
 from holdfast.core.names import MANIFEST_NAME
@@ -42,6 +43,7 @@ def wait_for_prefetches() -> None:
         running.wait(_PATIENCE_S)
 
 
+@public_call("holdfast.prefetch")
 def prefetch(run: str | PathLike[str]) -> "Prefetch":
     """Begin to read the checkpoint that `restore()` would take, and return at once.
 

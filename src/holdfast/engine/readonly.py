@@ -2,6 +2,7 @@
 
 from os import PathLike
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.blocks import BlockPool
@@ -14,6 +15,7 @@ from holdfast.storage.posix import PosixStore
 __all__ = ["load"]
 
 
+@public_call("holdfast.load")
 def load(
     run: str | PathLike[str],
     which: str | int = "latest",

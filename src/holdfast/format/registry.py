@@ -8,6 +8,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 
 __all__ = ["Record", "is_namedtuple_class", "known_class", "register", "type_name"]
@@ -45,6 +46,7 @@ class Record(dict[str, Any]):
 def register(cls: _Class, *, name: str | None = None) -> _Class: ...
 @overload
 def register(cls: None = None, *, name: str | None = None) -> Callable[[_Class], _Class]: ...
+@public_call("holdfast.register")
 def register(cls: _Class | None = None, *, name: str | None = None) -> _Class | Callable[[_Class], _Class]:
     """Let a dataclass, named tuple or enum be rebuilt wherever a checkpoint holds one. Also a decorator.
 

@@ -5,6 +5,7 @@ import operator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 from holdfast.policy.durations import seconds_of, words_of
 from holdfast.policy.failures import PRIOR_MTBF_S
@@ -84,6 +85,7 @@ def _half(left_s: float, step_s: float | None) -> int:
     return _LOOK_AHEAD_STEPS if half > _LOOK_AHEAD_STEPS else int(half) if half >= 1 else 1
 
 
+@public_call("holdfast.auto")
 def auto(
     *,
     overhead: float = 0.035,

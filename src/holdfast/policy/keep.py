@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 from holdfast.core.values import Checkpoint, CheckpointName
 from holdfast.policy.lineage import abandoned_tips, healthy_before_suspects, in_order
@@ -40,7 +41,10 @@ class Keep:
 
     def __or__(self, other: "Keep") -> "Keep":
         if not isinstance(other, Keep):
-            return NotImplemented
+            raise UsageError(
+                f"keep(...) cannot be combined with {type(other).__name__}, expected another keep(...)",
+                hint="for example keep(last=3) | keep(for_days=2)",
+            )
         limits = [limit for limit in (self.max_bytes, other.max_bytes) if limit is not None]
         return Keep(self.rules + other.rules, min(limits, default=None))
 
@@ -64,6 +68,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
+@public_call("holdfast.keep")
 def keep(
     *,
     last: int | None = None,

@@ -4,10 +4,12 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
 
+from holdfast.core.calls import public_call
 from holdfast.core.errors import UsageError
 from holdfast.policy.durations import seconds_of, words_of
 from holdfast.policy.functions import Answer, ask, check_function, in_short, name_of
@@ -52,16 +54,27 @@ class Trigger(ABC):
         """Whether a checkpoint is due at the end of this step. Pure; never raises; not due where the step has one."""
 
     def __or__(self, other: "Trigger") -> "Trigger":
-        return _Any((*_parts(self, _Any), *_parts(other, _Any))) if isinstance(other, Trigger) else NotImplemented
+        if not isinstance(other, Trigger):
+            raise _uncombined(self, other)
+        return _Any((*_parts(self, _Any), *_parts(other, _Any)))
 
     def __and__(self, other: "Trigger") -> "Trigger":
-        return _All((*_parts(self, _All), *_parts(other, _All))) if isinstance(other, Trigger) else NotImplemented
+        if not isinstance(other, Trigger):
+            raise _uncombined(self, other)
+        return _All((*_parts(self, _All), *_parts(other, _All)))
+
+    def __ror__(self, other: "Trigger") -> "Trigger":
+        # Asked only where the left side is no trigger.
+        raise _uncombined(self, other)
+
+    __rand__ = __ror__
 
     def __bool__(self) -> bool:
         # `a or b` would silently be `a`.
         raise UsageError(f"{self!r} is neither true nor false", hint="combine triggers with | and &, not or and and")
 
 
+@public_call("holdfast.every")
 def every(
     *,
     steps: int | None = None,
@@ -92,6 +105,7 @@ def every(
     return _EverySeconds(_time_s(name, times[name]))
 
 
+@public_call("holdfast.on_best")
 def on_best(metric: str, mode: str = "min") -> Trigger:
     """Due at a step whose metric is better than at all steps before: lower, or with mode="max" higher."""
     if not isinstance(metric, str) or not metric:
@@ -101,21 +115,25 @@ def on_best(metric: str, mode: str = "min") -> Trigger:
     return _OnBest(metric, mode)
 
 
+@public_call("holdfast.on_error")
 def on_error() -> Trigger:
     """Due when an exception leaves the loop, and steps were made since the last checkpoint."""
     return _OnError()
 
 
+@public_call("holdfast.on_stop")
 def on_stop() -> Trigger:
     """Due from the moment on at which the program is asked to stop, at each step that has no checkpoint."""
     return _OnStop()
 
 
+@public_call("holdfast.never")
 def never() -> Trigger:
     """Never due: only `save` makes checkpoints."""
     return _Never()
 
 
+@public_call("holdfast.when")
 def when(function: Callable[[Moment], Answer]) -> Trigger:
     """Due when the function says so: True, the reason as text, or a `Decision`; False or an empty text is not due.
 
@@ -178,6 +196,19 @@ def _unaccepted(given: object, what: str) -> UsageError:
         hint=f'{what}=500 (steps), {what}="10 min", {what}="auto", {what}=None, '
         f"or a trigger such as holdfast.every(epochs=1) | holdfast.on_stop()",
     )
+
+
+def _uncombined(trigger: Trigger, other: object) -> UsageError:
+    """What every= takes by itself is not taken here: of `500 | 1000 | on_stop()`, Python makes 1020 before we know."""
+    hint = "for example every(steps=500) | on_stop()"
+    if isinstance(other, str) and other == "auto":
+        hint = "write auto()"
+    elif callable(other):
+        hint = f"write {when(other)!r}"
+    elif other is not None:
+        with suppress(UsageError):
+            hint = f"write {as_trigger(other)!r}"
+    return UsageError(f"{in_short(repr(other))} is no trigger, and cannot be combined with {trigger!r}", hint=hint)
 
 
 @dataclass(frozen=True)
