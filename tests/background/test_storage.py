@@ -217,6 +217,29 @@ def test_what_one_before_has_come_to_does_not_keep_the_last_one_from_being_saved
         assert steps(run) == [1, 3]
 
 
+@pytest.mark.parametrize("end", ["ckpt.close()", "ckpt.stop(); ckpt.step()"], ids=["closes", "stops"])
+def test_a_storage_that_pauses_while_two_are_on_their_way_has_the_last_one_all_the_same(run, root, end):
+    code = f"""
+import threading
+from holdfast.agent import background
+ckpt = Checkpointer(RUN, {{"w": np.zeros(1000)}}, every=1)
+ckpt.step()
+ckpt.wait(60)
+background._PATIENCE_S = 0.1
+agent = agents_of(os.getpid())[0]
+os.kill(agent, signal.SIGSTOP)
+for _ in range(3):
+    ckpt.step()
+threading.Timer(1.0, lambda: os.kill(agent, signal.SIGCONT)).start()
+{end}
+"""
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    assert "did not become durable" not in err
+    assert (status, steps(run)) == ((0, [2, 3, 4]) if "close" in end else (85, [2, 3, 5]))
+
+
 def test_it_is_raised_when_the_end_is_saved(run, root):
     ckpt = _after_a_save_that_failed(run, every="auto")
     with pytest.raises(StorageError, match="File too large"):
