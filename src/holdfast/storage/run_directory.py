@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 from holdfast.core.errors import RunError, StorageError, UsageError
 from holdfast.storage.files import Files, close_quietly
@@ -11,6 +12,7 @@ __all__ = ["open_run_directory"]
 
 _MODE = 0o700
 _OTHERS_WRITE = 0o002
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GROUP_OR_OTHERS_WRITE = 0o022
 # A run may be a mount point in a directory of another kind (autofs, a read-only image) that cannot be synced.
 _SYNC_UNSUPPORTED = (errno.EINVAL, errno.EROFS, errno.ENOTSUP)
@@ -24,6 +26,16 @@ def open_run_directory(path: str, *, create: bool, readonly: bool, files: Files)
     """
     if not path or "\0" in path:
         raise UsageError(f"{path!r} is not a path", hint="give the path of a directory for the run")
+    # Made as directories of these names, on the disk of one node, they would be taken for what they look like (I8).
+    if _URL.match(path):
+        raise UsageError(
+            f"{path!r} is a URL, and a run is a directory", hint="mount the storage, or copy the run there"
+        )
+    if path.startswith("~"):
+        raise UsageError(
+            f"{path!r}: only a shell takes ~ for a home directory",
+            hint="os.path.expanduser(...) does it in Python; ./~ is a directory of that name",
+        )
     try:
         descriptor = _open_or_make(path, files) if create and not readonly else files.open_root(path)
     except FileNotFoundError as error:
