@@ -336,7 +336,7 @@ def test_a_disk_that_fails_while_an_npz_is_read_does_not_make_it_a_damaged_file(
     def fail(*_, **__):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(np, "load", fail)
+    monkeypatch.setattr(np.lib.format, "read_array", fail)
     with pytest.raises(StorageError, match="EIO"):
         read_state_file(str(tmp_path / "x.npz"))
 
@@ -347,3 +347,32 @@ def test_a_file_of_no_known_kind_is_refused(tmp_path):
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(UsageError, match="is not a file"):
         read_state_file(str(tmp_path / "folder.npz"))
+
+
+def test_an_npz_gives_each_array_its_own_bytes_whatever_the_names_are(tmp_path):
+    """np.load gives `x` for `x.npy` where there are both."""
+    path = tmp_path / "names.npz"
+    np.savez(path, **{"x": np.ones(3), "x.npy": np.full(3, 2.0)})
+
+    found = read_state_file(str(path))
+
+    assert {name: array.tolist() for name, array in found.items()} == {"x": [1.0] * 3, "x.npy": [2.0] * 3}
+
+
+def test_an_npz_with_two_arrays_of_one_name_is_refused(tmp_path):
+    path = tmp_path / "twice.npz"
+    np.savez(path, x=np.ones(3))
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("x.npy", archive.read("x.npy"))
+
+    with pytest.raises(FormatError, match="two arrays of the name 'x'"):
+        read_state_file(str(path))
+
+
+def test_a_safetensors_file_with_more_elements_than_can_be_counted_is_refused(tmp_path):
+    header = json.dumps({"x": {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}}).encode()
+    path = tmp_path / "many.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+
+    with pytest.raises(FormatError, match="cannot have the shape"):
+        read_state_file(str(path))

@@ -8,7 +8,7 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.errors import FormatError, StateError, UsageError
+from holdfast.core.errors import FormatError, StateError, StorageError, UsageError
 from holdfast.engine.leafwise import RawLeaf, batches, read_group
 from holdfast.engine.loading import Source, load_tree, read_manifest
 from holdfast.engine.outline import Entry, outline
@@ -27,6 +27,8 @@ Suffix = Literal[".safetensors", ".pt", ".npz"]
 _SUFFIXES: tuple[Suffix, ...] = (".safetensors", ".pt", ".npz")
 _ARRAY_KINDS = ("array", "tensor", "jax", "jax_key")
 _COPY_BYTES = 16 << 20
+_MAX_MEMBER_BYTES = 65_000  # of a name in a zip file
+_SHOWN_CHARS = 80
 
 
 class Exported(NamedTuple):
@@ -164,6 +166,9 @@ def _write_npz(
             array = arrays[position]
             # What numpy has no dtype for (bfloat16, float8) is stored as its bits.
             plain = np.ascontiguousarray(carrier).view(storage_dtype(array.dtype)).reshape(array.shape)
+            if len(array.name.encode()) > _MAX_MEMBER_BYTES:
+                what = f"{array.name[:_SHOWN_CHARS]}…: its name is too long for an .npz file"
+                raise StateError(what, hint="export to .safetensors")
             with archive.open(zipfile.ZipInfo(f"{array.name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, plain, allow_pickle=False)
 
@@ -176,6 +181,11 @@ def _export_torch(source: Source, checkpoint_id: str, path: str, *, only: str | 
         raise UsageError(f"{path}: torch cannot be imported: {error}", hint=hint) from error
     tree, arrays, left_out = plain_tree(load_tree(source, checkpoint_id, only=only), torch)
     with whole_file(path, replace=replace) as file:
-        torch.save(tree, file)
+        try:
+            torch.save(tree, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error  # a full disk, which torch words in its own way
+            raise StorageError(f"{path}: torch.save failed: {error}") from error
         size_bytes = file.seek(0, 2)
     return Exported(path, arrays, size_bytes, left_out)

@@ -99,7 +99,10 @@ def _read_safetensors(path: str) -> dict[str, Any]:
         dtype = numpy_dtype(_OF_TAGS[tag])
         if place.end - place.begin != dtype.itemsize * int(np.prod(shape, dtype=object)):
             raise FormatError(f"{path}: tensor {name!r} has {place.end - place.begin} bytes for {tag}{list(shape)}")
-        arrays[name] = np.ndarray(shape, dtype, data, place.begin)
+        try:
+            arrays[name] = np.ndarray(shape, dtype, data, place.begin)
+        except (ValueError, OverflowError) as error:  # of no bytes, but with more elements than numpy can count
+            raise FormatError(f"{path}: tensor {name!r} cannot have the shape {list(shape)}: {error}") from error
     return arrays
 
 
@@ -120,12 +123,20 @@ def _read_npz(path: str) -> dict[str, Any]:
 
 
 def _load_npz(path: str) -> dict[str, Any]:
+    # By members, not by np.load: that one gives x for x.npy where there is an array of either name.
     with zipfile.ZipFile(path) as archive:
-        declared = sum(member.file_size for member in archive.infolist())
-    if declared > _MAX_RATIO * max(os.stat(path).st_size, 1):
-        raise FormatError(f"{path}: claims {declared} bytes, more than any data of its size can hold")
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        members = archive.infolist()
+        declared = sum(member.file_size for member in members)
+        if declared > _MAX_RATIO * max(os.stat(path).st_size, 1):
+            raise FormatError(f"{path}: claims {declared} bytes, more than any data of its size can hold")
+        arrays: dict[str, Any] = {}
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name in arrays:
+                raise FormatError(f"{path}: has two arrays of the name {name!r}")
+            with archive.open(member) as file:
+                arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+        return arrays
 
 
 def _read_torch(path: str) -> object:
