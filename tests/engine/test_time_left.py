@@ -355,6 +355,13 @@ class TestSlurm:
         assert left.left_s() == 90
         assert left.source == "Slurm, job 7"
 
+    def test_an_end_that_is_over_is_that_of_a_job_before(self, jumping: JumpingClock, tmp_path: Path) -> None:
+        """Of a shell that has outlived its job: or every program in it would end at its first step."""
+        environ = {**squeue(tmp_path, "exit 1"), "SLURM_JOB_END_TIME": str(int(_NOW_S) - 7200)}
+        environ["SLURM_JOB_START_TIME"] = str(int(_NOW_S) - 10_800)
+
+        assert self.ask(environ, jumping).left_s() is None
+
     def test_what_squeue_says_counts_from_then_on(self, jumping: JumpingClock, tmp_path: Path) -> None:
         environ = squeue(tmp_path, f"echo '7|{int(_NOW_S)}|{int(_NOW_S) + 600}'")
         environ["SLURM_JOB_END_TIME"] = str(int(_NOW_S) + 90)

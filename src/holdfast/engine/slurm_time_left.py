@@ -1,5 +1,6 @@
 """How long a Slurm job may still run, as its controller says; asked again, because limits get changed."""
 
+import logging
 import math
 import os
 import re
@@ -14,6 +15,8 @@ from holdfast.engine.asking import Asking
 from holdfast.engine.wall_deadline import WallDeadline
 
 __all__ = ["SlurmTimeLeft", "slurm_time_left"]
+
+_log = logging.getLogger("holdfast")
 
 _ASK_S = 60.0
 _ASK_NEAR_S = 15.0
@@ -31,7 +34,10 @@ class SlurmTimeLeft:
         self.source = f"Slurm, job {job}"
         self._job = job
         self._environ = environ
-        self._first = _Span(_number(environ.get("SLURM_JOB_START_TIME")), _number(environ.get("SLURM_JOB_END_TIME")))
+        self._first = _still_true(
+            _Span(_number(environ.get("SLURM_JOB_START_TIME")), _number(environ.get("SLURM_JOB_END_TIME"))),
+            clock.utc_s(),
+        )
         self._wall = WallDeadline(clock, not_before_s=self._first.start_s or 0.0)
         self._clock = clock
         self._asking = Asking(self._ask, what=f"when {self.source} ends", period_s=self._period_s, clock=clock)
@@ -84,6 +90,14 @@ def slurm_time_left(environ: Mapping[str, str], clock: Clock) -> SlurmTimeLeft |
     found = SlurmTimeLeft(job, environ=environ, clock=clock)
     found.start()
     return found
+
+
+def _still_true(said: "_Span", now_s: float) -> "_Span":
+    """What the environment says; or nothing, where that job is over: a shell may outlive it, and a screen session."""
+    if said.end_s is None or said.end_s > now_s:
+        return said
+    _log.warning("SLURM_JOB_END_TIME is over: it is left out, and Slurm asked instead")
+    return _Span(None, None)
 
 
 class _Span(NamedTuple):
