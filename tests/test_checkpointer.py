@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 import holdfast
 from holdfast.engine.attempts import begin_attempt
@@ -1039,3 +1042,29 @@ class TestDocuments:
             ckpt.restore()
 
         assert loaded["box"] == {"odd": complex}
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/run", "root://eos.example//run", "~/runs/x", "~colleague/run"])
+def test_a_place_that_is_no_directory_is_not_made_into_one(tmp_path, monkeypatch, place):
+    """Or checkpoints would be called durable that lie on the disk of one node (I8)."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(holdfast.UsageError, match=re.escape(place)):
+        holdfast.Checkpointer(place, {"w": np.zeros(1)}, background="off")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: holdfast.Checkpointer(run, signals=True),
+        lambda run: holdfast.Checkpointer(run, signals=signal.SIGUSR1),
+        lambda run: holdfast.Checkpointer(run, tags=np.array(3)),
+        lambda run: holdfast.Checkpointer(run, time_left=np.array([1.0, 2.0])),
+        lambda run: holdfast.Checkpointer(run, background="off").save(step=torch.tensor(1.5), tree={}),
+    ],
+)
+def test_values_of_another_kind_are_refused_in_our_own_words(tmp_path, call):
+    with pytest.raises(holdfast.UsageError):
+        call(tmp_path / "run")

@@ -292,6 +292,11 @@ class TestSaves:
     def test_every_step_that_is_left_out_counts_where_every_step_is_due(self):
         assert Loop(every(steps=1), is_full=lambda step: step > 5).run(30).pacer.skipped == 25
 
+    def test_one_that_is_infinite_is_not_the_best_for_ever(self):
+        losses = {1: 5.0, 2: -math.inf, 3: 4.0, 4: 3.0}
+
+        assert Loop(on_best("loss")).run(4, loss=losses.get).saved == [1, 3, 4]
+
     def test_a_best_one_that_is_left_out_does_not_stand_in_the_way_of_the_next(self, caplog):
         losses = {1: 5.0, 2: 3.0, 3: 4.0, 4: 4.5}
         loop = Loop(on_best("loss"), is_full=lambda step: step == 2).run(4, loss=losses.get)

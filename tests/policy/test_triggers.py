@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import UsageError
 from holdfast.policy.moment import Decision, Moment
-from holdfast.policy.triggers import Trigger, as_trigger, every, never, on_best, on_error, on_stop, when
+from holdfast.policy.triggers import Trigger, as_trigger, decided, every, never, on_best, on_error, on_stop, when
 from holdfast.testing.trigger_suite import due_steps, moments_of_a_loop
 
 _START = Moment(step=0, now_s=1000.0, began_s=1000.0)
@@ -521,3 +521,35 @@ def test_a_time_of_many_steps_is_found_with_few_questions() -> None:
 
     assert found == [36_000, 72_000]
     assert len(asked) < 1100
+
+
+class _Own(Trigger):
+    """One of a program, that says what it is told to say, or raises it."""
+
+    def __init__(self, said: object) -> None:
+        self._said = said
+
+    def decide(self, moment: Moment) -> Decision:
+        if isinstance(self._said, Exception):
+            raise self._said
+        return self._said  # type: ignore[return-value]
+
+
+class _Wordless(Exception):
+    def __str__(self) -> str:
+        raise _Wordless
+
+
+_ODD = [ValueError("mine"), _Wordless(), (True, "x", 1.0), None]
+_ODD += [Decision(due=False, reason="x", ask_at=odd) for odd in (None, "9", 1j)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("said", _ODD, ids=lambda said: type(said).__name__)
+def test_one_that_fails_does_not_keep_others_from_being_due(said: object) -> None:
+    both = every(steps=2) | _Own(said)
+
+    assert decided(both, _at(2)).due
+    with pytest.raises(UsageError, match="the trigger _Own fails"):
+        decided(both, _at(1))
+    with pytest.raises(UsageError, match="the trigger _Own fails"):
+        decided(every(steps=2) & _Own(said), _at(2))

@@ -48,8 +48,18 @@ __all__ = [
     "StorageError",
     "UnsupportedError",
     "UsageError",
+    "in_words",
     "printable",
 ]
+
+
+def in_words(error: BaseException) -> str:
+    """Its class and its text; one of somebody else may not even have a text."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  what it is worth is not decided by its text
+        text = "its text cannot be had"
+    return f"{type(error).__name__}: {text}"
 
 
 def printable(text: object) -> str:

@@ -4,6 +4,7 @@ import enum
 import logging
 import math
 import numbers
+import operator
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import SupportsFloat, cast
@@ -32,9 +33,12 @@ _MAX_COUNT = 10**15
 
 def check_count(what: str, value: object) -> int:
     """A step or an epoch: a whole number from 0 on, also as a numpy or torch scalar."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # also of a tensor that is no whole number
+        number = None
+    if number is None:
         raise UsageError(f"{what} is {value!r} ({type(value).__name__}), expected a whole number")
-    number = int(value.__index__())
     if not 0 <= number <= _MAX_COUNT:
         raise UsageError(f"{what} is {number}, expected 0 to {_MAX_COUNT}")
     return number
@@ -90,7 +94,10 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """A few short texts."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise UsageError(f"tags is {tags!r}, expected a list of texts", hint=f"tags=[{str(tags)!r}]")
-    found = tuple(_word("tag", tag) for tag in tags)
+    try:
+        found = tuple(_word("tag", tag) for tag in tags)
+    except TypeError as error:  # an array of no dimension says that it can be gone through
+        raise UsageError(f"tags is {tags!r}, expected a list of texts", hint='tags=["sweep"]') from error
     if len(found) > MAX_TAGS:
         raise UsageError(f"{len(found)} tags, the limit is {MAX_TAGS}")
     return found

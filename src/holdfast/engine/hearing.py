@@ -75,6 +75,8 @@ def actions_of(option: SignalsOption) -> dict[int, Action]:
         if option != "auto":
             raise UsageError(f"signals is {option!r}", hint="a list of names: signals=('SIGTERM', 'SIGUSR1')")
         option = _STOPPING_NOTEBOOK if is_notebook() else _STOPPING
+    if not isinstance(option, Iterable):
+        raise UsageError(f"signals is {option!r}", hint="a list of names: signals=('SIGTERM', 'SIGUSR1')")
     pairs = option.items() if isinstance(option, Mapping) else [(name, "stop") for name in option]
     actions: dict[int, Action] = {}
     for name, action in pairs:

@@ -68,13 +68,17 @@ def stop(
     except BaseException:
         pace.release()
         raise
-    finish(f"at step {step}{_what_is_saved(lost, pace)}: {look.why}")
+    finish(f"at step {step}{_what_is_saved(step, lost, pace)}: {look.why}")
 
 
-def _what_is_saved(lost: int, pace: Pace) -> str:
+def _what_is_saved(step: int, lost: int, pace: Pace) -> str:
     if lost:
         return f"; the last {lost} of them are not saved"
-    return ", which is saved" if pace.durable_step() is not None else "; there is no checkpoint yet"
+    durable = pace.durable_step()
+    if durable is None:
+        return "; there is no checkpoint yet"
+    # A program that also saves with numbers of its own may have one of a later step.
+    return ", which is saved" if durable == step else f", which is not saved; the last checkpoint is of step {durable}"
 
 
 def leave(
@@ -119,7 +123,7 @@ def end_in_step(
 
         def say() -> None:
             because = "asked to quit" if pace.quits else "the time is over"
-            saved = _what_is_saved(lost, pace)
+            saved = _what_is_saved(step, lost, pace)
             _log.error("%s in the middle of a step: stopping after step %d%s", because, step, saved)
             flush(_SAY_S)
             _flush_output()
@@ -163,7 +167,7 @@ def _save_last(save: Callable[..., object]) -> None:
     except FencedError:
         raise
     except UsageError as error:
-        _log.error("%s; saved without the metrics", error)
+        _log.error("%s; trying without the metrics", error)
         try:
             save(with_metrics=False)
         except HoldfastError as failure:

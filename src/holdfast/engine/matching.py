@@ -8,7 +8,7 @@ import collections
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError
+from holdfast.core.errors import FormatError, HoldfastError, StateMismatchError, in_words
 from holdfast.engine.adapters import (
     copies_into_own,
     find_restorable,
@@ -301,8 +301,8 @@ def _current(owner: Any, path: str) -> Any:
     try:
         return owner.state_dict()
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise StateMismatchError(f"{path}: state_dict of {type_name(type(owner))} failed: {what}") from error
+        what = f"{path}: state_dict of {type_name(type(owner))} failed: {in_words(error)}"
+        raise StateMismatchError(what) from error
 
 
 def _load(owner: Any, value: Any, path: str, load: Callable[[Any, Any], None] | None = None) -> Any:
@@ -312,7 +312,7 @@ def _load(owner: Any, value: Any, path: str, load: Callable[[Any, Any], None] | 
         raise
     except Exception as error:
         raise StateMismatchError(
-            f"{path}: load_state_dict of {type_name(type(owner))} failed: {type(error).__name__}: {error}; "
+            f"{path}: load_state_dict of {type_name(type(owner))} failed: {in_words(error)}; "
             "the state is now partly loaded",
             hint="restore again after mending the object, or start a new process",
         ) from error

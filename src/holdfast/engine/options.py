@@ -53,7 +53,13 @@ def check_keep(given: object) -> None:
 
 def trigger_of(every: Every) -> Trigger:
     """When to save."""
-    return auto() if isinstance(every, str) and every == "auto" else as_trigger(every)
+    trigger = auto() if isinstance(every, str) and every == "auto" else as_trigger(every)
+    try:
+        frozenset(trigger.watches)
+    except TypeError as error:
+        what = f"{type(trigger).__name__}.watches is {trigger.watches!r}, expected names of what it looks at"
+        raise UsageError(what, hint='for example watches = frozenset({"metrics"})') from error
+    return trigger
 
 
 def check_mapping(what: str, given: Mapping[str, object] | None) -> dict[str, object]:

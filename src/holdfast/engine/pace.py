@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
+from holdfast.core.errors import in_words
 from holdfast.core.values import Checkpoint
 from holdfast.engine.journal import read_events
 from holdfast.engine.last_call import LastCall
@@ -229,11 +230,7 @@ class Pace:
         """Whether a checkpoint is due because that exception leaves the loop."""
         if self._pacer is None:
             return Decision(due=False, reason="no step was made")
-        try:
-            text = str(error)
-        except Exception:  # noqa: BLE001  what it is worth is not decided by its text
-            text = "its text cannot be had"
-        return self._pacer.due_on_error(step, f"{type(error).__name__}: {text}")
+        return self._pacer.due_on_error(step, in_words(error))
 
     def note_saved(self, pending: PendingCheckpoint, stall_s: float, *, epoch: int | None) -> None:
         """A checkpoint was begun, by a step or by the program itself."""
@@ -271,7 +268,8 @@ class Pace:
             return Decision(due=True, reason=f"the program is done, {unsaved} steps after the last checkpoint")
         if wanted:
             _log.warning("the end is not saved: batches were used since the last step(), and the data cannot go back")
-        if not self._saves and self._trigger.watches & {"epoch", "metrics"}:  # which may be called by another name
+        # Which may be called by another name.
+        if not self._saves and frozenset(self._trigger.watches) & {"epoch", "metrics"}:
             _log.warning("no checkpoint was made in %d steps: %s", unsaved, pacer.why_none(step))
         return Decision(due=False, reason=f"the last {unsaved} steps are in no checkpoint")
 

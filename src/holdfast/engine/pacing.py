@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.clock import Clock
+from holdfast.core.errors import UsageError, in_words
 from holdfast.engine.awaited_metrics import AwaitedMetrics
 from holdfast.engine.job_end import JobEnd
 from holdfast.engine.outcome import PendingCheckpoint
@@ -22,7 +23,7 @@ from holdfast.policy.deadline import Action, Ending, StepTimes
 from holdfast.policy.failures import FailureRate
 from holdfast.policy.moment import Decision, Moment
 from holdfast.policy.profile import Profile
-from holdfast.policy.triggers import Trigger
+from holdfast.policy.triggers import Trigger, decided
 from holdfast.policy.tuning import Plan, Tuner
 
 __all__ = ["Look", "Pacer", "auto_in", "saved"]
@@ -101,7 +102,8 @@ class Pacer:
         failures = None if auto is None else FailureRate.of(past.lifetimes, prior_mtbf_s=auto.mtbf_s)
         self.tuner = None if auto is None else Tuner(auto, profile=profile, failures=failures)
         self._queueing = Queueing(queued)
-        self._wants_metrics = "metrics" in trigger.watches
+        self._watches = frozenset(trigger.watches)
+        self._wants_metrics = "metrics" in self._watches
         self._awaited = AwaitedMetrics(trigger)
         self._notes = PaceNotes(note, limit=None if auto is None else auto.overhead)
         self._end = JobEnd(past, time_left=time_left, total_steps=total_steps)
@@ -165,7 +167,7 @@ class Pacer:
 
     def due_on_error(self, step: int, error: str) -> Decision:
         """Whether a checkpoint is due because an exception leaves the loop after that step."""
-        if "error" not in self._trigger.watches:
+        if "error" not in self._watches:
             return Decision(due=False, reason="the trigger does not ask for checkpoints at exceptions")
         moment = self._at(step, self._clock.monotonic_s(), self._moment.epoch, {})
         return self._decide(moment._replace(error=error))
@@ -269,16 +271,13 @@ class Pacer:
     def _decide(self, moment: Moment) -> Decision:
         """What the trigger says. One of the program may raise, or say what is no decision: that ends nothing (I7)."""
         try:
-            decision: object = self._trigger.decide(moment)
-            if isinstance(decision, Decision) and isinstance(decision.due, bool):
-                return decision
-            found = f"it gave {decision!r}"
-        except Exception as error:  # noqa: BLE001
-            found = f"{type(error).__name__}: {error}"
+            return decided(self._trigger, moment)
+        except Exception as error:  # noqa: BLE001  even what it gave may have no text
+            found = error.message if isinstance(error, UsageError) else in_words(error)
         if not self._is_odd_said:
             self._is_odd_said = True
-            _log.warning("the trigger %s fails: %s; not due (this is said once)", type(self._trigger).__name__, found)
-        return Decision(due=False, reason=f"the trigger fails: {found}", ask_at=moment.step + 1)
+            _log.warning("%s; not due (this is said once)", found)
+        return Decision(due=False, reason=found, ask_at=moment.step + 1)
 
     def _measure(self, step: int, now_s: float, *, writing: bool) -> None:
         if self._looked_step is not None and step > self._looked_step:
@@ -342,7 +341,7 @@ class Pacer:
 
     def _next_look(self, step: int, decision: Decision) -> float:
         # After one that is due, it depends on what becomes of it.
-        if decision.due or self._trigger.watches & {"epoch", "metrics"}:
+        if decision.due or self._watches & {"epoch", "metrics"}:
             return step + 1
         # An own trigger of the program may say nan, or a step that is over.
         wanted = decision.ask_at if decision.ask_at > step else step + 1
@@ -365,7 +364,8 @@ def auto_in(trigger: Trigger) -> Auto | None:
 def _extremes(
     before: Mapping[str, float], numbers: Mapping[str, float], better: Callable[[float, float], float]
 ) -> Mapping[str, float]:
-    found = {name: number for name, number in numbers.items() if not math.isnan(number)}
+    # One that is infinite once would be the best for ever.
+    found = {name: number for name, number in numbers.items() if math.isfinite(number)}
     return (
         before
         if not found

@@ -152,7 +152,8 @@ def _of_environment(environ: Mapping[str, str], clock: Clock, age_s: float) -> T
 
 def _duration(given: float | str | timedelta, what: str) -> float:
     text = given.strip().lower() if isinstance(given, str) else ""
-    return math.inf if given == math.inf or text == _UNLIMITED else seconds_of(given, what)
+    is_unlimited = text == _UNLIMITED or (isinstance(given, float) and given == math.inf)
+    return math.inf if is_unlimited else seconds_of(given, what)
 
 
 def _moment(text: str) -> float:

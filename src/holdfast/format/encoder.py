@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from holdfast.core.errors import StateError, printable
+from holdfast.core.errors import StateError, in_words, printable
 from holdfast.core.limits import MAX_DEPTH, MAX_TREE_NODES
 from holdfast.format.arrays import address_of
 from holdfast.format.carriers import NativeArray, Refused, ToHost, array_kind, inspect_array
@@ -345,8 +345,8 @@ class Encoder:
         try:
             state = value.state_dict()
         except Exception as error:  # the user's code may raise anything
-            what = f"{type(error).__name__}: {error}"
-            raise StateError(f"{path}: state_dict of {describe(value)} failed: {what}", hint="mend it") from error
+            what = f"{path}: state_dict of {describe(value)} failed: {in_words(error)}"
+            raise StateError(what, hint="mend it") from error
         node["state"] = self.encode(state, path, depth + 1)
         del self._active[id(value)]
         if self.remembers:

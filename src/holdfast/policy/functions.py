@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from holdfast.core.errors import UsageError, printable
+from holdfast.core.errors import UsageError, in_words, printable
 from holdfast.policy.moment import Decision, Moment
 
 __all__ = ["Answer", "ask", "check_function", "in_short", "name_of"]
@@ -41,7 +41,7 @@ def ask(function: Callable[[Moment], Answer], moment: Moment) -> Decision:
     try:
         return _understood(function(moment), moment, name)
     except Exception as error:  # noqa: BLE001 - I7: the program's own mistake must not end its training either
-        return _undecided(moment, f"{name} raised {type(error).__name__}: {error}")
+        return _undecided(moment, f"{name} raised {in_words(error)}")
 
 
 def name_of(function: object) -> str:

@@ -268,6 +268,8 @@ def _best(ordered: list[Checkpoint], *, by: str | None, mode: str) -> Checkpoint
     usable = [c for c in ordered if not c.quarantined]
     if not usable:
         raise NoCheckpointError(f"best: {_all_quarantined(len(ordered))}", hint=_HOW_TO_LIST)
+    if by is not None and not isinstance(by, str):
+        raise UsageError(f"by is {by!r}, expected the name of a metric", hint='for example by="val_loss"')
     name = by if by is not None else _only_metric(usable)
     scored = [c for c in usable if not isnan(c.metrics.get(name, float("nan")))]
     if not scored:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import cast
 
 from holdfast.core.calls import public_call
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import UsageError, in_words
 from holdfast.policy.durations import seconds_of, words_of
 from holdfast.policy.functions import Answer, ask, check_function, in_short, name_of
 from holdfast.policy.moment import Decision, Moment
@@ -19,6 +19,7 @@ __all__ = [
     "WATCHABLE",
     "Trigger",
     "as_trigger",
+    "decided",
     "every",
     "metrics_in",
     "never",
@@ -169,6 +170,21 @@ def as_trigger(given: object, what: str = "every") -> Trigger:
     if steps is None or steps < 1:
         raise _unaccepted(given, what)
     return every(steps=steps)
+
+
+def decided(trigger: Trigger, moment: Moment) -> Decision:
+    """What the trigger says; UsageError where one of the program raises, or says what is no decision."""
+    name = type(trigger).__name__
+    try:
+        decision: object = trigger.decide(moment)
+    except UsageError:
+        raise  # of one that it is combined from
+    except Exception as error:
+        raise UsageError(f"the trigger {name} fails: {in_words(error)}") from error
+    match decision:
+        case Decision(due=bool(), reason=str(), ask_at=int() | float()):
+            return decision
+    raise UsageError(f"the trigger {name} fails: it gave {in_short(repr(decision))}, expected a Decision")
 
 
 def metrics_in(trigger: Trigger) -> tuple[str, ...]:
@@ -362,10 +378,17 @@ class _Any(Trigger):
         return frozenset().union(*(trigger.watches for trigger in self.triggers))
 
     def decide(self, moment: Moment) -> Decision:
-        decisions = [trigger.decide(moment) for trigger in self.triggers]
+        decisions, failures = [], []
+        for trigger in self.triggers:
+            try:
+                decisions.append(decided(trigger, moment))
+            except UsageError as error:
+                failures.append(error)
         due = [decision for decision in decisions if decision.due]
         if due:
             return _due(moment, _joined(due))
+        if failures:
+            raise failures[0]  # not before: one that fails does not keep the others from being due (I7)
         return _not_due(_joined(decisions), min(_ask_at(moment, decision) for decision in decisions))
 
     def __repr__(self) -> str:
@@ -381,7 +404,7 @@ class _All(Trigger):
         return frozenset().union(*(trigger.watches for trigger in self.triggers))
 
     def decide(self, moment: Moment) -> Decision:
-        decisions = [trigger.decide(moment) for trigger in self.triggers]
+        decisions = [decided(trigger, moment) for trigger in self.triggers]
         lacking = [decision for decision in decisions if not decision.due]
         if not lacking:
             return _due(moment, _joined(decisions))
