@@ -166,8 +166,28 @@ class Progress:
         length = self._length_then if changed else self.length
         return state_of(position, seed=self.seed, length=length, shuffle=self._shuffle)
 
+    def check_state_dict(self, state: Mapping[str, object]) -> None:
+        """StateError where going on from there is impossible without repeating or leaving out samples."""
+        self._fitting(state)
+
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from there. StateError where that is impossible without repeating or leaving out samples."""
+        """Go on from there, if `check_state_dict` has nothing against it."""
+        position, length = self._fitting(state)
+        changed = length != self.length and 0 < position.consumed < length
+        if position.consumed in (0, length) and length != self.length:
+            # At the end of an epoch, or at its begin: nothing of it is left undone. But files may be missing.
+            _log.warning("%s: it has %d samples, and had %d until now", self.what, self.length, length)
+            position = Position(position.epoch + (position.consumed == length > 0), 0)
+        if changed and self._finish == "skip":
+            position, changed = Position(position.epoch + 1), False
+        self.epoch, self.consumed = position
+        self._length_now = length if changed else self.length
+        self._changed_epoch, self._length_then = (self.epoch if changed else -1), length
+        self._order = None
+        self._computed = {}
+
+    def _fitting(self, state: Mapping[str, object]) -> tuple[Position, int]:
+        """The saved position, and the length of the data at the time."""
         if self._finish == "refuse":
             position, seed, length, shuffle = position_of(state, length=self.length, what=self.what)
         else:
@@ -178,25 +198,13 @@ class Progress:
                 f"seed={self.seed}, shuffle={self._shuffle}",
                 hint="give the same; another seed is another order",
             )
-        changed = length != self.length and 0 < position.consumed < length
-        if changed and self._finish == "old" and length > self.length:
+        if self._finish == "old" and length > self.length and 0 < position.consumed < length:
             raise StateError(
                 f"{self.what}: it has {self.length} samples, and had {length} when epoch {position.epoch} was left: "
                 "those of then are not there any more",
                 hint='finish="skip" goes on with the next epoch',
             )
-        if position.consumed in (0, length) and length != self.length:
-            # At the end of an epoch, or at its begin: nothing of it is left undone. But files may be missing.
-            _log.warning("%s: it has %d samples, and had %d until now", self.what, self.length, length)
-            position = Position(position.epoch + (position.consumed == length > 0), 0)
-            changed = False
-        if changed and self._finish == "skip":
-            position, changed = Position(position.epoch + 1), False
-        self.epoch, self.consumed = position
-        self._length_now = length if changed else self.length
-        self._changed_epoch, self._length_then = (self.epoch if changed else -1), length
-        self._order = None
-        self._computed = {}
+        return position, length
 
 
 def _claimed(state: Mapping[str, object]) -> int:

@@ -104,6 +104,10 @@ class Numbered(ABC, Generic[Batch]):
         finally:
             self._before = outer
 
+    def check_state_dict(self, state: Mapping[str, object]) -> None:
+        """StateError where `load_state_dict` would refuse it; nothing is moved."""
+        self.progress.check_state_dict(state)
+
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from there."""
         self.progress.load_state_dict(state)

@@ -228,8 +228,21 @@ class Stream:
             "own": self._own,
         }
 
+    def check_state_dict(self, state: Mapping[str, object]) -> None:
+        """StateError where `load_state_dict` would refuse it; nothing is moved."""
+        # The stream's own state may be left out, if it has arrays that were not read yet.
+        self._fitting({"own": ..., **state} if isinstance(state, Mapping) else state)
+
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from there. StateError where that is impossible without repeating or leaving out."""
+        epoch, consumed, ended = self._fitting(state)
+        self._move(epoch, consumed, state["own"], ended=ended)
+        self._feed_is_elsewhere = True
+        self._last = None
+        self._turns.cancel()
+
+    def _fitting(self, state: Mapping[str, object]) -> tuple[int, int, bool]:
+        """The epoch, how much of it was consumed, and whether it had ended."""
         if not isinstance(state, Mapping) or set(state) != _KNOWN:
             found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise StateError(
@@ -252,10 +265,7 @@ class Stream:
                 f"{self._what}: its position was saved with {_told(then, now)}, and the program has {_told(now, then)}",
                 hint="a stream can only go on as it was begun: give it the same as then",
             )
-        self._move(epoch, consumed, state["own"], ended=ended)
-        self._feed_is_elsewhere = True
-        self._last = None
-        self._turns.cancel()
+        return epoch, consumed, ended
 
 
 class SizedStream(Stream):

@@ -21,6 +21,7 @@ from holdfast.engine.adapters import (
 )
 from holdfast.engine.comparing import corresponds, difference_of, takes_all, unlike
 from holdfast.engine.filling import Filling, Target, fill_targets
+from holdfast.engine.objections import objection_to
 from holdfast.engine.optimizers import load_groups, load_slots, misfit_slots, needs_groups_only, why_left_alone
 from holdfast.engine.renaming import rename_tree
 from holdfast.engine.ties import conflicts
@@ -86,7 +87,8 @@ def match_state(
 ) -> MatchPlan:
     """A plan to load the checkpoint into the state; StateMismatchError lists all differences, and nothing is touched.
 
-    Not strict: what does not fit keeps the program's value and is listed in the plan's `skipped`.
+    Not strict: what does not fit keeps the program's value and is listed in the plan's `skipped`. What an object of the
+    program refuses by `check_state_dict` is an error all the same: it would go on from somewhere else.
     """
     matcher = _Matcher(leaves, strict=strict, allow_pickle=allow_pickle)
     if rename:
@@ -98,10 +100,9 @@ def match_state(
         matcher.release()
     matcher.check_sharing()
     if matcher.problems:
-        hint = PICKLE_HINT if any("pickled" in problem for problem in matcher.problems) else matcher.hint
         differences = "1 difference" if len(matcher.problems) == 1 else f"{len(matcher.problems)} differences"
         message = f"the checkpoint does not fit the program ({differences}), nothing was loaded:"
-        raise StateMismatchError(message, problems=matcher.problems, hint=hint)
+        raise StateMismatchError(message, problems=matcher.problems, hint=matcher.whole_hint())
     filling = fill_targets(matcher.targets, matcher.memory)
     return MatchPlan(filling, parts, skipped=matcher.skipped, unknown_classes=matcher.unknown_classes)
 
@@ -112,6 +113,8 @@ class _Matcher(Builder):
         self.targets: list[Target] = []
         self.skipped: list[str] = []
         self.hint = _HINT
+        self._hints_of_objects: list[str] = []
+        self._leaves = leaves
         self._strict = strict
         self._fresh = 0
         self._inside_state_dict = 0
@@ -144,6 +147,12 @@ class _Matcher(Builder):
     def note(self, problem: str) -> None:
         """A difference: an error if strict, else something that is left alone."""
         (self.problems if self._strict else self.skipped).append(problem)
+
+    def whole_hint(self) -> str:
+        """What helps against all problems; what an object refuses, strict=False does not load either."""
+        hint = PICKLE_HINT if any("pickled" in problem for problem in self.problems) else self.hint
+        hints = [hint] if len(self.problems) > len(self._hints_of_objects) else []
+        return "; ".join([*hints, *dict.fromkeys(filter(None, self._hints_of_objects))])
 
     def build(self, node: Node, path: str, like: object, depth: int) -> Any:
         if self._misfits and path in self._misfits:
@@ -263,6 +272,7 @@ class _Matcher(Builder):
         value = self.build(node, path, current, depth + 1)
         self._hands_over = outer
         self._inside_state_dict -= 1
+        self._ask(owner, node, path)
         complete = before == (self._fresh, len(self.skipped), len(self.problems))
         if complete and loads_in_place(owner, getattr(value, "_metadata", None), current):
             return Late(lambda: owner)
@@ -270,6 +280,12 @@ class _Matcher(Builder):
             return Late(lambda: _load(owner, value["param_groups"], path, load_groups))
         load = load_slots if is_optimizer(owner) and copies_into_own(owner) else None
         return Late(lambda: _load(owner, settle(value), path, load))
+
+    def _ask(self, owner: Any, node: Node, path: str) -> None:
+        objection = objection_to(owner, node, self._leaves, self.frameworks)
+        if objection is not None:
+            self.problems.append(f"{path}: {objection.reason}")
+            self._hints_of_objects.append(objection.hint)
 
     def _compare_slots(self, owner: Any, node: Node, path: str) -> None:
         self._slots.append(path)
