@@ -424,6 +424,46 @@ def test_rm_removes_what_is_named(run, holdfast_command, steps):
     assert steps() == [(1, 20), (1, 30), (2, 30), (2, 50)]
 
 
+def test_rm_names_what_it_removed(run, holdfast_command):
+    names = {step: next(run.glob(f"{step:09d}-*-a0001")).name for step in (10, 20, 30, 40)}
+
+    one = holdfast_command("rm", "run", "40", "--yes")
+    many = holdfast_command("rm", "run", "30", "10", "--force", "--yes")
+
+    assert one.out.endswith(f" freed: step 40 ({names[40]})\n")
+    assert many.out.startswith("2 checkpoints removed, ")
+    assert many.out.endswith(" freed: steps 10 to 30\n")
+
+
+def test_rm_of_the_best_says_by_what_it_was_the_best(tmp_path, holdfast_command):
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(3)}, keep=holdfast.KEEP_ALL) as ckpt:
+        names = {step: ckpt.save(step=step, metrics={"loss": 1 / step}).wait() for step in (10, 20, 40, 50)}
+
+    smallest = holdfast_command("rm", tmp_path / "run", "best", "--yes", "--force")
+    largest = holdfast_command("rm", tmp_path / "run", "best", "20", "--mode", "max", "--yes", "--force")
+
+    assert smallest.out.endswith(f"freed: step 50 ({names[50]}), the smallest loss (0.02)\n")
+    assert largest.out.endswith(f"freed: steps 10 to 20; best was step 10 ({names[10]}), the largest loss (0.1)\n")
+
+
+@pytest.mark.parametrize("command", [["prune", "run", "--keep-last", "1"], ["rm", "run", "10"]], ids=["prune", "rm"])
+def test_whoever_does_not_answer_yes_is_told_that_nothing_was_removed(run, steps, command):
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "PYTHONPATH": _SOURCE}
+    os.write(ours, b"maybe\n")
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "holdfast", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=variables
+    )
+
+    said = os.read(ours, 1 << 16).decode()
+    os.close(theirs)
+    os.close(ours)
+    assert answer.returncode == 1
+    assert said.endswith("nothing was removed\r\n")
+    assert len(steps()) == 6
+
+
 def test_rm_refuses_a_pinned_one(run, holdfast_command, steps):
     holdfast_command("pin", "run", "10")
 

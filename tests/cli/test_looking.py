@@ -186,6 +186,16 @@ def test_show_takes_a_step_best_an_id_and_the_directory_itself(run, holdfast_com
         assert f"step {10 if 'best' in arguments else 40}" in answer.out
 
 
+def test_show_of_the_best_says_by_what_it_is_the_best(run, holdfast_command):
+    smallest = holdfast_command("show", "run", "best", "--by", "loss")
+    largest = holdfast_command("show", "run", "best", "--by", "loss", "--mode", "max")
+    named = holdfast_command("show", "run", "10")
+
+    assert "  best        the smallest loss (0.02) of all\n" in smallest.out
+    assert "  best        the largest loss (0.1) of all\n" in largest.out
+    assert "best" not in named.out
+
+
 class _Scheduler:
     """Like a scheduler of torch: some fields of its state are its own business."""
 

@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
             if done.removed:
                 Journal(opened.store, SystemClock(), 0).record("pruned", by="holdfast prune", removed=done.removed)
         else:
+            out.remark("nothing was removed")
             return NO
     if out.json:
         out.document(_document(arguments, verdicts, garbage, done))
