@@ -69,6 +69,42 @@ def test_a_narrow_listing_cuts_the_note_and_keeps_the_metric_of_most(run, holdfa
     assert max(map(len, at_64.splitlines()[:8])) <= 64
 
 
+def test_a_narrow_listing_gives_up_sizes_and_then_ages_before_it_breaks_an_id(run, holdfast_command, monkeypatch):
+    names = sorted(path.name for path in run.glob("0*"))
+
+    heads = []
+    for width in range(110, 61, -1):
+        monkeypatch.setenv("COLUMNS", str(width))
+        head, *rows = holdfast_command("ls", "run", "--ids").out.splitlines()[:7]
+        heads += [head.split()] if head.split() not in heads else []
+        assert all(len(row) <= width for row in rows)
+        assert all(any(name in row.split() for row in rows) for name in names)
+    monkeypatch.setenv("COLUMNS", "40")
+    without_ids = holdfast_command("ls", "run").out.splitlines()[0]
+
+    assert heads[-3:] == [
+        ["step", "age", "size", "state", "id"],
+        ["step", "age", "state", "id"],
+        ["step", "state", "id"],
+    ]
+    assert {"age", "size"} < set(without_ids.split())
+
+
+def test_the_lines_below_a_narrow_listing_are_broken_between_words_and_never_in_a_command(
+    run, holdfast_command, monkeypatch
+):
+    (run / "000000060-e000-20261115T184201Z-a0001").mkdir()
+    whole = holdfast_command("ls", "run").out.splitlines()
+    monkeypatch.setenv("COLUMNS", "48")
+
+    lines = holdfast_command("ls", "run").out.splitlines()
+
+    below = lines[lines.index("") + 1 :]
+    assert " ".join(below) == " ".join(whole[whole.index("") + 1 :])
+    assert max(map(len, below)) <= 48
+    assert any("`holdfast prune run --garbage`" in line for line in below)
+
+
 def test_a_step_that_was_saved_twice_is_pointed_out_unless_ids_are_shown(run, holdfast_command):
     assert "more than once" not in holdfast_command("ls", "run").out  # step 30 is there twice, by two attempts
 
