@@ -378,7 +378,7 @@ def test_prune_needs_to_know_what_to_keep(run, holdfast_command):
         ("--keep-last -1", "argument --keep-last: '-1' is not a whole number of at least 0"),
         ("--keep-every-steps 0", "argument --keep-every-steps: '0' is not a whole number of at least 1"),
         ("--keep-days nan", "argument --keep-days: 'nan' is not a number of days"),
-        ("--max-size much", "'much' is not a size"),
+        ("--max-size much", "--max-size: 'much' is not a size"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused_in_the_words_of_the_command_line(
@@ -751,6 +751,16 @@ def test_bad_metrics_files_and_names_are_refused(run, holdfast_command, tmp_path
     assert not (tmp_path / "new").exists()
 
 
+def test_a_text_with_the_name_of_a_safetensors_file_is_called_none(tmp_path, holdfast_command):
+    (tmp_path / "fake.safetensors").write_text("is this a file of tensors?")
+
+    answer = holdfast_command("import", tmp_path / "fake.safetensors", tmp_path / "new", "--step", "1")
+
+    assert answer.code == 4
+    assert "fake.safetensors: no safetensors file, or a damaged one: a header of " in answer.err
+    assert "\n  hint: was it renamed" in answer.err
+
+
 @pytest.mark.parametrize(
     ("metric", "said"),
     [("loss=abc", "'abc' is not a number"), ("loss=", "'' is not a number"), ("loss", "is not NAME=VALUE")],
@@ -834,6 +844,13 @@ def test_the_doctor_measures_no_speed_where_none_is_asked_for(run, holdfast_comm
     found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
 
     assert not [finding for finding in found if "speed" in finding["what"]]
+
+
+def test_the_doctor_names_the_option_of_a_size_that_is_none(run, holdfast_command):
+    answer = holdfast_command("doctor", "run", "--speed", "abc")
+
+    assert answer.code == 2
+    assert "--speed: 'abc' is not a size" in answer.err
 
 
 def test_the_doctor_names_the_run_in_its_advice(run, holdfast_command):

@@ -133,10 +133,35 @@ def test_a_listing_as_json_holds_all_that_is_known(run, holdfast_command):
 def test_whoever_asks_for_a_damaged_one_is_told_how_to_find_those_that_are_not(run, holdfast_command):
     (manifest,) = run.glob("000000050-*/manifest.json")
     manifest.write_bytes(manifest.read_bytes()[:300])
-    answer = holdfast_command("show", run, "50")
+
+    answer = holdfast_command("show", "run", "50")
+
     assert answer.code == 4
     assert "the manifest differs from its digest" in answer.err
-    assert "hint: `holdfast verify RUN --all` says what is intact" in answer.err
+    assert "hint: `holdfast verify run --all` says what is intact" in answer.err
+
+
+@pytest.mark.parametrize("command", ["export run 50 --to x.npz", "diff run 10 50", "diff run:50 other:10"])
+def test_the_command_that_says_what_is_intact_can_be_pasted(run, damage, holdfast_command, command):
+    shutil.copytree("run", "other")
+    damage(50)
+
+    answer = holdfast_command(*command.split())
+
+    assert answer.code == 4
+    assert "hint: `holdfast verify run --all` says what is intact; " in answer.err
+
+
+def test_where_either_of_two_copies_may_be_the_damaged_one_both_commands_are_named(run, holdfast_command):
+    shutil.copytree("run", "other")
+    (manifest,) = run.glob("000000050-*/manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:300])
+
+    answer = holdfast_command("diff", "run:50", "other:50")
+
+    assert answer.code == 4
+    said = "`holdfast verify run --all` and `holdfast verify other --all` say what is intact"
+    assert f"hint: {said}" in answer.err
 
 
 def test_a_checkpoint_whose_head_is_damaged_is_listed_with_the_reason(run, holdfast_command):

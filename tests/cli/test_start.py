@@ -123,6 +123,26 @@ def test_an_unknown_option_is_misuse_and_not_abbreviated(run, holdfast_command):
     assert answer.err.startswith("holdfast: error: holdfast ls: unrecognized arguments: --id\n  hint: ")
 
 
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("ls run --id", "--ids"),
+        ("ls run --jsn", "--json"),
+        ("export run --too x.npz", "--to"),
+        ("prune run --max-siz=1G --keep-last 1", "--max-size"),
+        ("prune run --keep-every 3", "--keep-every-steps or --keep-every-epochs"),
+        ("ls run --bogus", None),
+        ("ls run -n 0", None),
+    ],
+)
+def test_for_an_option_that_is_not_known_a_close_one_is_suggested(run, holdfast_command, command, meant):
+    answer = holdfast_command(*command.split())
+
+    assert answer.code == 2
+    hint = answer.err.partition("\n  hint: ")[2]
+    assert hint.startswith("`holdfast " if meant is None else f"did you mean {meant}? `holdfast ")
+
+
 def test_an_error_says_what_and_what_to_do_and_in_json_too(tmp_path, holdfast_command):
     answer = holdfast_command("ls", tmp_path / "nowhere", "--json")
 

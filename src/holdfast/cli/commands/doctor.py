@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
             for finding in findings:
                 _report(finding, out)
         return _conclude(findings, arguments, out)
-    speed_bytes = parse_bytes(arguments.speed)
+    speed_bytes = parse_bytes(arguments.speed, option="--speed")
     findings = []
     with progress_bar("testing", 2 * speed_bytes, quiet=out.json) as progress:
         storage = examine_directory(arguments.path, SystemClock(), speed_bytes=speed_bytes, progress=progress)

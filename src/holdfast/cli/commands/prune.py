@@ -100,7 +100,7 @@ def _rule(arguments: argparse.Namespace) -> Keep:
         "every_steps": arguments.keep_every_steps,
         "every_epochs": arguments.keep_every_epochs,
         "for_days": arguments.keep_days,
-        "max_bytes": None if arguments.max_size is None else parse_bytes(arguments.max_size),
+        "max_bytes": None if arguments.max_size is None else parse_bytes(arguments.max_size, option="--max-size"),
     }
     if any(value is not None for value in rules.values()):
         return keep(**rules, mode=arguments.mode or "min")
