@@ -107,6 +107,15 @@ def test_an_unknown_command_gets_a_suggestion(holdfast_command):
     assert "holdfast verify" in answer.err
 
 
+@pytest.mark.parametrize("arguments", [("lss", "--json"), ("--json", "ls", "run")])
+def test_an_unknown_command_is_a_document_too_where_one_is_asked_for(holdfast_command, arguments):
+    answer = holdfast_command(*arguments)
+
+    error = json.loads(answer.out)["error"]
+    assert (answer.code, error["exit_code"], error["kind"]) == (2, 2, "UsageError")
+    assert error["message"] in answer.err
+
+
 def test_an_option_before_the_command_is_told_where_to_go(holdfast_command):
     misplaced = holdfast_command("--json", "ls", "run")
     unknown = holdfast_command("--quiet")
