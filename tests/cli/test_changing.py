@@ -676,7 +676,7 @@ def test_an_export_needs_a_directory_that_exists(run, holdfast_command):
     missing = holdfast_command("export", "run", "--to", "nowhere/model.npz")
     folder = holdfast_command("export", "run", "--to", "folder.npz", "--force")
 
-    assert (missing.code, folder.code) == (2, 2)
+    assert (missing.code, folder.code) == (3, 2)
     assert "nowhere/model.npz: there is no directory nowhere\n  hint: make it first: mkdir -p nowhere" in missing.err
     assert "folder.npz is a directory" in folder.err
 
