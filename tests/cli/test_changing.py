@@ -333,6 +333,32 @@ def test_prune_removes_garbage_but_not_what_a_live_writer_may_be_writing(run, ho
     assert ours.exists()
 
 
+def test_prune_of_garbage_says_what_there_was_and_nothing_of_each_checkpoint(run, holdfast_command):
+    none = holdfast_command("prune", "run", "--garbage", "--yes")
+    with_rule = holdfast_command("prune", "run", "--garbage", "--keep-last", "9", "--dry-run")
+    next(run.glob("000000040-*/manifest.json")).unlink()
+    some = holdfast_command("prune", "run", "--garbage", "--yes")
+
+    assert none.out == "keep 6, remove 0 (0 B); there is no garbage\n0 checkpoints removed\n"
+    assert with_rule.out.count("last 9") == 4
+    assert some.out.splitlines() == [
+        "        step  why",
+        "remove    40  unfinished",
+        "",
+        "keep 5, remove 0 (0 B) and 1 unfinished",
+        "0 checkpoints and 1 unfinished directory removed",
+    ]
+
+
+def test_prune_says_of_what_may_still_be_written_that_it_is_no_garbage(run, holdfast_command):
+    with holdfast.Checkpointer(run, {"model": {}}):
+        (run / "000000060-e000-20260101T000000Z-a0003").mkdir(mode=0o700)
+
+        answer = holdfast_command("prune", "run", "--garbage", "--yes")
+
+    assert "there is no garbage: 1 unfinished directory may still be written" in answer.out
+
+
 def test_what_the_agent_of_a_dead_writer_is_writing_is_no_garbage(run, holdfast_command):
     ours = run / "000000060-e000-20260101T000000Z-a0003"
     with holdfast.Checkpointer(run, {"model": {}}):
