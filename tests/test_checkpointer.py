@@ -108,6 +108,19 @@ def test_a_save_says_when_it_is_durable(tmp_path):
     assert (tmp_path / "run" / pending.wait() / "manifest.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"), [("min", "step 4: the smallest loss (0.25)"), ("max", "step 1: the largest loss (1)")]
+)
+def test_a_restore_of_the_best_says_by_what_it_is_the_best(tmp_path, caplog, mode, said):
+    make_run(tmp_path, 1, 2, 4)
+    caplog.set_level(logging.INFO, logger="holdfast")
+
+    with open_run(tmp_path) as ckpt:
+        ckpt.restore("best", mode=mode)
+
+    assert f"best is {said}" in caplog.text
+
+
 @pytest.mark.parametrize("which", ["latest", "best", 2, "id"])
 def test_any_checkpoint_can_be_asked_for(tmp_path, which):
     ids = make_run(tmp_path, 1, 2, 3)

@@ -333,6 +333,32 @@ def test_prune_removes_garbage_but_not_what_a_live_writer_may_be_writing(run, ho
     assert ours.exists()
 
 
+def test_prune_of_garbage_says_what_there_was_and_nothing_of_each_checkpoint(run, holdfast_command):
+    none = holdfast_command("prune", "run", "--garbage", "--yes")
+    with_rule = holdfast_command("prune", "run", "--garbage", "--keep-last", "9", "--dry-run")
+    next(run.glob("000000040-*/manifest.json")).unlink()
+    some = holdfast_command("prune", "run", "--garbage", "--yes")
+
+    assert none.out == "keep 6, remove 0 (0 B); there is no garbage\n0 checkpoints removed\n"
+    assert with_rule.out.count("last 9") == 4
+    assert some.out.splitlines() == [
+        "        step  why",
+        "remove    40  unfinished",
+        "",
+        "keep 5, remove 0 (0 B) and 1 unfinished",
+        "0 checkpoints and 1 unfinished directory removed",
+    ]
+
+
+def test_prune_says_of_what_may_still_be_written_that_it_is_no_garbage(run, holdfast_command):
+    with holdfast.Checkpointer(run, {"model": {}}):
+        (run / "000000060-e000-20260101T000000Z-a0003").mkdir(mode=0o700)
+
+        answer = holdfast_command("prune", "run", "--garbage", "--yes")
+
+    assert "there is no garbage: 1 unfinished directory may still be written" in answer.out
+
+
 def test_what_the_agent_of_a_dead_writer_is_writing_is_no_garbage(run, holdfast_command):
     ours = run / "000000060-e000-20260101T000000Z-a0003"
     with holdfast.Checkpointer(run, {"model": {}}):
@@ -378,7 +404,7 @@ def test_prune_needs_to_know_what_to_keep(run, holdfast_command):
         ("--keep-last -1", "argument --keep-last: '-1' is not a whole number of at least 0"),
         ("--keep-every-steps 0", "argument --keep-every-steps: '0' is not a whole number of at least 1"),
         ("--keep-days nan", "argument --keep-days: 'nan' is not a number of days"),
-        ("--max-size much", "'much' is not a size"),
+        ("--max-size much", "--max-size: 'much' is not a size"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused_in_the_words_of_the_command_line(
@@ -422,6 +448,46 @@ def test_rm_removes_what_is_named(run, holdfast_command, steps):
 
     assert answer.code == 0
     assert steps() == [(1, 20), (1, 30), (2, 30), (2, 50)]
+
+
+def test_rm_names_what_it_removed(run, holdfast_command):
+    names = {step: next(run.glob(f"{step:09d}-*-a0001")).name for step in (10, 20, 30, 40)}
+
+    one = holdfast_command("rm", "run", "40", "--yes")
+    many = holdfast_command("rm", "run", "30", "10", "--force", "--yes")
+
+    assert one.out.endswith(f" freed: step 40 ({names[40]})\n")
+    assert many.out.startswith("2 checkpoints removed, ")
+    assert many.out.endswith(" freed: steps 10 to 30\n")
+
+
+def test_rm_of_the_best_says_by_what_it_was_the_best(tmp_path, holdfast_command):
+    with holdfast.Checkpointer(tmp_path / "run", {"w": np.zeros(3)}, keep=holdfast.KEEP_ALL) as ckpt:
+        names = {step: ckpt.save(step=step, metrics={"loss": 1 / step}).wait() for step in (10, 20, 40, 50)}
+
+    smallest = holdfast_command("rm", tmp_path / "run", "best", "--yes", "--force")
+    largest = holdfast_command("rm", tmp_path / "run", "best", "20", "--mode", "max", "--yes", "--force")
+
+    assert smallest.out.endswith(f"freed: step 50 ({names[50]}), the smallest loss (0.02)\n")
+    assert largest.out.endswith(f"freed: steps 10 to 20; best was step 10 ({names[10]}), the largest loss (0.1)\n")
+
+
+@pytest.mark.parametrize("command", [["prune", "run", "--keep-last", "1"], ["rm", "run", "10"]], ids=["prune", "rm"])
+def test_whoever_does_not_answer_yes_is_told_that_nothing_was_removed(run, steps, command):
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "PYTHONPATH": _SOURCE}
+    os.write(ours, b"maybe\n")
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "holdfast", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=variables
+    )
+
+    said = os.read(ours, 1 << 16).decode()
+    os.close(theirs)
+    os.close(ours)
+    assert answer.returncode == 1
+    assert said.endswith("nothing was removed\r\n")
+    assert len(steps()) == 6
 
 
 def test_rm_refuses_a_pinned_one(run, holdfast_command, steps):
@@ -636,7 +702,7 @@ def test_an_export_needs_a_directory_that_exists(run, holdfast_command):
     missing = holdfast_command("export", "run", "--to", "nowhere/model.npz")
     folder = holdfast_command("export", "run", "--to", "folder.npz", "--force")
 
-    assert (missing.code, folder.code) == (2, 2)
+    assert (missing.code, folder.code) == (3, 2)
     assert "nowhere/model.npz: there is no directory nowhere\n  hint: make it first: mkdir -p nowhere" in missing.err
     assert "folder.npz is a directory" in folder.err
 
@@ -709,6 +775,16 @@ def test_bad_metrics_files_and_names_are_refused(run, holdfast_command, tmp_path
     assert holdfast_command("import", "list.npz", "new", "--step", "1", "--metric", "loss").code == 2
     assert holdfast_command("import", "list.npz", "new", "--step", "-1").code == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_a_text_with_the_name_of_a_safetensors_file_is_called_none(tmp_path, holdfast_command):
+    (tmp_path / "fake.safetensors").write_text("is this a file of tensors?")
+
+    answer = holdfast_command("import", tmp_path / "fake.safetensors", tmp_path / "new", "--step", "1")
+
+    assert answer.code == 4
+    assert "fake.safetensors: no safetensors file, or a damaged one: a header of " in answer.err
+    assert "\n  hint: was it renamed" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -794,6 +870,13 @@ def test_the_doctor_measures_no_speed_where_none_is_asked_for(run, holdfast_comm
     found = json.loads(holdfast_command("doctor", "run", "--speed", "0", "--json").out)["findings"]
 
     assert not [finding for finding in found if "speed" in finding["what"]]
+
+
+def test_the_doctor_names_the_option_of_a_size_that_is_none(run, holdfast_command):
+    answer = holdfast_command("doctor", "run", "--speed", "abc")
+
+    assert answer.code == 2
+    assert "--speed: 'abc' is not a size" in answer.err
 
 
 def test_the_doctor_names_the_run_in_its_advice(run, holdfast_command):

@@ -69,6 +69,42 @@ def test_a_narrow_listing_cuts_the_note_and_keeps_the_metric_of_most(run, holdfa
     assert max(map(len, at_64.splitlines()[:8])) <= 64
 
 
+def test_a_narrow_listing_gives_up_sizes_and_then_ages_before_it_breaks_an_id(run, holdfast_command, monkeypatch):
+    names = sorted(path.name for path in run.glob("0*"))
+
+    heads = []
+    for width in range(110, 61, -1):
+        monkeypatch.setenv("COLUMNS", str(width))
+        head, *rows = holdfast_command("ls", "run", "--ids").out.splitlines()[:7]
+        heads += [head.split()] if head.split() not in heads else []
+        assert all(len(row) <= width for row in rows)
+        assert all(any(name in row.split() for row in rows) for name in names)
+    monkeypatch.setenv("COLUMNS", "40")
+    without_ids = holdfast_command("ls", "run").out.splitlines()[0]
+
+    assert heads[-3:] == [
+        ["step", "age", "size", "state", "id"],
+        ["step", "age", "state", "id"],
+        ["step", "state", "id"],
+    ]
+    assert {"age", "size"} < set(without_ids.split())
+
+
+def test_the_lines_below_a_narrow_listing_are_broken_between_words_and_never_in_a_command(
+    run, holdfast_command, monkeypatch
+):
+    (run / "000000060-e000-20261115T184201Z-a0001").mkdir()
+    whole = holdfast_command("ls", "run").out.splitlines()
+    monkeypatch.setenv("COLUMNS", "48")
+
+    lines = holdfast_command("ls", "run").out.splitlines()
+
+    below = lines[lines.index("") + 1 :]
+    assert " ".join(below) == " ".join(whole[whole.index("") + 1 :])
+    assert max(map(len, below)) <= 48
+    assert any("`holdfast prune run --garbage`" in line for line in below)
+
+
 def test_a_step_that_was_saved_twice_is_pointed_out_unless_ids_are_shown(run, holdfast_command):
     assert "more than once" not in holdfast_command("ls", "run").out  # step 30 is there twice, by two attempts
 
@@ -97,10 +133,35 @@ def test_a_listing_as_json_holds_all_that_is_known(run, holdfast_command):
 def test_whoever_asks_for_a_damaged_one_is_told_how_to_find_those_that_are_not(run, holdfast_command):
     (manifest,) = run.glob("000000050-*/manifest.json")
     manifest.write_bytes(manifest.read_bytes()[:300])
-    answer = holdfast_command("show", run, "50")
+
+    answer = holdfast_command("show", "run", "50")
+
     assert answer.code == 4
     assert "the manifest differs from its digest" in answer.err
-    assert "hint: `holdfast verify RUN --all` says what is intact" in answer.err
+    assert "hint: `holdfast verify run --all` says what is intact" in answer.err
+
+
+@pytest.mark.parametrize("command", ["export run 50 --to x.npz", "diff run 10 50", "diff run:50 other:10"])
+def test_the_command_that_says_what_is_intact_can_be_pasted(run, damage, holdfast_command, command):
+    shutil.copytree("run", "other")
+    damage(50)
+
+    answer = holdfast_command(*command.split())
+
+    assert answer.code == 4
+    assert "hint: `holdfast verify run --all` says what is intact; " in answer.err
+
+
+def test_where_either_of_two_copies_may_be_the_damaged_one_both_commands_are_named(run, holdfast_command):
+    shutil.copytree("run", "other")
+    (manifest,) = run.glob("000000050-*/manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:300])
+
+    answer = holdfast_command("diff", "run:50", "other:50")
+
+    assert answer.code == 4
+    said = "`holdfast verify run --all` and `holdfast verify other --all` say what is intact"
+    assert f"hint: {said}" in answer.err
 
 
 def test_a_checkpoint_whose_head_is_damaged_is_listed_with_the_reason(run, holdfast_command):
@@ -184,6 +245,16 @@ def test_show_takes_a_step_best_an_id_and_the_directory_itself(run, holdfast_com
         answer = holdfast_command("show", *arguments)
         assert answer.code == 0
         assert f"step {10 if 'best' in arguments else 40}" in answer.out
+
+
+def test_show_of_the_best_says_by_what_it_is_the_best(run, holdfast_command):
+    smallest = holdfast_command("show", "run", "best", "--by", "loss")
+    largest = holdfast_command("show", "run", "best", "--by", "loss", "--mode", "max")
+    named = holdfast_command("show", "run", "10")
+
+    assert "  best        the smallest loss (0.02) of all\n" in smallest.out
+    assert "  best        the largest loss (0.1) of all\n" in largest.out
+    assert "best" not in named.out
 
 
 class _Scheduler:

@@ -125,7 +125,7 @@ def test_the_doctor_tells_of_the_arena_of_a_dead_training_and_how_to_remove_it(
     line = next(line for line in answer.out.splitlines() if str(killed.path) in line and "arena" in line)
     assert line.startswith("ok    arena ")
     assert line.endswith(f"(attempt 1, pid {arena.owner.pid}, ended)")
-    assert f"rm -r {arena.path}" in answer.out
+    assert f"the next start restores from it and gives it back; to drop it: rm -r {arena.path}" in answer.out
 
 
 @pytest.fixture
@@ -149,6 +149,19 @@ def test_the_doctor_tells_a_live_arena_from_one_whose_run_is_gone(root: Path, tm
     assert alive.found.endswith(f"of {tmp_path}/gone (attempt 3, pid {os.getpid()}, alive)")
     assert dead.status == "warn"
     assert dead.advice == f"that run is not there any more: rm -r {owner.parent}"
+
+
+def test_the_doctor_promises_no_restore_from_an_arena_that_holds_no_snapshot(root: Path, tmp_path: Path) -> None:
+    arena = Arena.create(run_id="run", run=str(tmp_path), attempt=3, root=root)
+    try:
+        owner = root / f"holdfast-{os.geteuid()}" / arena.path.name / "owner.json" if arena.path else Path()
+        owner.write_text(json.dumps({**json.loads(owner.read_text()), "boot_id": "before"}))
+        *_, empty = examine_memory(None, root)
+    finally:
+        arena.release()
+
+    said = "the next start of that run gives it back: it holds no snapshot; to drop it: rm -r"
+    assert empty.advice == f"{said} {owner.parent}"
 
 
 def test_the_doctor_of_a_run_tells_of_its_own_arenas_first_and_of_others_in_short(root: Path, tmp_path: Path) -> None:

@@ -40,6 +40,18 @@ def test_the_reference_names_every_option_of_a_scheduler(scheduler):
     assert described == options - {"--json", "--help"}
 
 
+def test_the_contents_of_the_reference_name_every_command_below_its_part():
+    contents, _, page = _PAGE.partition("\n## For all commands\n")
+    listed = {
+        part: re.findall(r"\[`([a-z ]+)`\]", commands)
+        for part, commands in re.findall(r"^- \[(\w+)\]\(#\w+\): (.+)$", contents, re.MULTILINE)
+    }
+
+    parts = [(part.partition("\n")[0], re.findall(r"^### (.+)$", part, re.MULTILINE)) for part in page.split("\n## ")]
+
+    assert listed == {part: commands for part, commands in parts if commands}
+
+
 def test_the_reference_has_the_table_of_exit_codes():
     rows = dict(re.findall(r"^\| (\d+) \| (.+) \|$", _PAGE, re.MULTILINE))
 

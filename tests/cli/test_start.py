@@ -107,6 +107,15 @@ def test_an_unknown_command_gets_a_suggestion(holdfast_command):
     assert "holdfast verify" in answer.err
 
 
+@pytest.mark.parametrize("arguments", [("lss", "--json"), ("--json", "ls", "run")])
+def test_an_unknown_command_is_a_document_too_where_one_is_asked_for(holdfast_command, arguments):
+    answer = holdfast_command(*arguments)
+
+    error = json.loads(answer.out)["error"]
+    assert (answer.code, error["exit_code"], error["kind"]) == (2, 2, "UsageError")
+    assert error["message"] in answer.err
+
+
 def test_an_option_before_the_command_is_told_where_to_go(holdfast_command):
     misplaced = holdfast_command("--json", "ls", "run")
     unknown = holdfast_command("--quiet")
@@ -121,6 +130,26 @@ def test_an_unknown_option_is_misuse_and_not_abbreviated(run, holdfast_command):
 
     assert answer.code == 2
     assert answer.err.startswith("holdfast: error: holdfast ls: unrecognized arguments: --id\n  hint: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("ls run --id", "--ids"),
+        ("ls run --jsn", "--json"),
+        ("export run --too x.npz", "--to"),
+        ("prune run --max-siz=1G --keep-last 1", "--max-size"),
+        ("prune run --keep-every 3", "--keep-every-steps or --keep-every-epochs"),
+        ("ls run --bogus", None),
+        ("ls run -n 0", None),
+    ],
+)
+def test_for_an_option_that_is_not_known_a_close_one_is_suggested(run, holdfast_command, command, meant):
+    answer = holdfast_command(*command.split())
+
+    assert answer.code == 2
+    hint = answer.err.partition("\n  hint: ")[2]
+    assert hint.startswith("`holdfast " if meant is None else f"did you mean {meant}? `holdfast ")
 
 
 def test_an_error_says_what_and_what_to_do_and_in_json_too(tmp_path, holdfast_command):

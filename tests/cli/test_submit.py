@@ -38,7 +38,6 @@ def test_json_has_the_script_and_no_job_where_none_was_submitted(holdfast_comman
         (["submit", "slurm", "--dry-run", "python", "train.py"], "no option of sbatch"),
         (["submit", "slurm", "--requeue", "--array", "3", "--", "python"], "not allowed with argument"),
         (["submit", "slurm", "--array"], "expected one argument"),
-        (["doctor", "--script", "missing"], "No such file"),
         (["doctor", "--script", "."], "is no file"),
         (["doctor", "--script", "/dev/null"], "is no file"),
     ],
@@ -51,6 +50,15 @@ def test_a_command_line_that_makes_no_sense_is_said_so(holdfast_command, tmp_pat
     assert answer.code == 2
     assert message in answer.err
     assert "hint:" in answer.err
+
+
+def test_a_script_that_is_not_there_is_missing_as_any_other_file(holdfast_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    answer = holdfast_command("doctor", "--script", "missing")
+
+    assert answer.code == 3
+    assert "--script missing: No such file or directory\n  hint: name a batch script" in answer.err
 
 
 def test_a_word_that_is_no_text_is_shown_and_kept(holdfast_command):

@@ -67,13 +67,13 @@ def test_amounts_of_elements_are_short():
     ],
 )
 def test_sizes_are_read_as_people_write_them(text, size_bytes):
-    assert parse_bytes(text) == size_bytes
+    assert parse_bytes(text, option="--size") == size_bytes
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "ten", "1XB", "nan", "inf", "1e400", "1e308G"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UsageError, match="is not a size"):
-        parse_bytes(text)
+    with pytest.raises(UsageError, match=r"--size: .* is not a size"):
+        parse_bytes(text, option="--size")
 
 
 def test_json_stays_json_where_numbers_are_not_finite():

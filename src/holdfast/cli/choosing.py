@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from holdfast.core.errors import NoCheckpointError, UsageError
 from holdfast.core.values import Checkpoint
-from holdfast.policy.lineage import choose, in_order, latest_undamaged, live_line
+from holdfast.policy.lineage import best_in_words, choose, in_order, latest_undamaged, live_line
 
 __all__ = ["BEST", "LATEST", "Best", "best_of", "check_metric", "pick", "unreadable_after"]
 
@@ -21,6 +21,10 @@ class Best(NamedTuple):
     by: str | None = None
     """None where there is only one metric."""
     mode: str = "min"
+
+    def in_words(self, chosen: Checkpoint) -> str:
+        """What makes the chosen one the best."""
+        return best_in_words(chosen, by=self.by, mode=self.mode)
 
 
 def best_of(arguments: argparse.Namespace, *which: str) -> Best:

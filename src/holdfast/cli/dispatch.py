@@ -126,7 +126,10 @@ def _unknown(arguments: Sequence[str]) -> int:
     else:
         message = f"there is no command {given!r}"
         hint = f"did you mean `holdfast {close[0]}`?" if close else "`holdfast --help` lists the commands"
-    _report(printable(message), printable(hint), None, kind="UsageError", code=USAGE)
+    from holdfast.cli.output import Output
+
+    out = Output(json="--json" in _own(arguments))
+    _report(printable(message), printable(hint), out, kind="UsageError", code=USAGE)
     return USAGE
 
 

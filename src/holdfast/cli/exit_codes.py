@@ -34,7 +34,7 @@ EXIT_CODES = {
     OK: "done; or the answer is yes: intact, equal, no problems",
     NO: "the answer is no: damaged, different, problems found, refused, or not confirmed",
     USAGE: "the command line makes no sense; nothing was changed",
-    MISSING: "there is no such run, checkpoint or file, or it is not one that may be used",
+    MISSING: "there is no such run, checkpoint, file or directory, or it is not one that may be used",
     DAMAGED: "data that cannot be read for what it should be: damaged, of a newer format, or not convertible",
     BUSY: "another process writes the run, or has taken it over",
     STORAGE: "the storage failed: full, read-only, no permission, an error of the device",

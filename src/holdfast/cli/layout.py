@@ -15,16 +15,23 @@ _TEXT_WIDTH = 110  # longer lines of prose are hard to read
 _LEAST_TEXT_WIDTH = 30
 _NARROW = 60  # texts are not put beside their label any more
 _TIED = "\N{NO-BREAK SPACE}"
+_COMMAND = re.compile(r"`[^`]*`")
+_TIED_COMMAND = "\0"  # in no text that was made printable
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|[KMGT]iB)(?!\w))")
 
 
 def lines_beside(text: str, indent: int, out: Output) -> list[str]:
-    """Lines of the text, `indent` characters from the edge of a terminal; a pipe gets one. Paths are not broken."""
+    """Lines of the text, `indent` characters from the edge of a terminal; a pipe gets one.
+
+    Paths are not broken, nor are commands in backquotes: they are to be copied.
+    """
     text = printable(text)
     if out.width is None:
         return [text]
     room = max(out.width - indent, _LEAST_TEXT_WIDTH)
-    return wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    tied = _COMMAND.sub(lambda found: found[0].replace(" ", _TIED_COMMAND), text)
+    lines = wrap(tied, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [line.replace(_TIED_COMMAND, " ") for line in lines]
 
 
 def print_title(title: str, out: Output) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast.cli.table import terminal_width
 from holdfast.core.errors import UsageError
@@ -30,8 +30,29 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 class _Parser(argparse.ArgumentParser):
     """Raises like every other bad input, instead of leaving the program."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows how it is used")
+        close = self._close_to_unknown()
+        meant = f"did you mean {' or '.join(close)}? " if close else ""
+        raise UsageError(f"{self.prog}: {message}", hint=f"{meant}`{self.prog} --help` shows how it is used")
+
+    def _close_to_unknown(self) -> list[str]:
+        """The options that may be meant by the first one that is not known: those that begin like it, or the nearest.
+
+        Looked for whatever the message is: of `export RUN --too X` argparse says that --to is missing.
+        """
+        from difflib import get_close_matches
+
+        known = {option.lstrip("-"): option for option in self._option_string_actions if option.startswith("--")}
+        given = [text.partition("=")[0] for text in self._given if text.startswith("-")]
+        unknown = next((text.lstrip("-") for text in given if text not in self._option_string_actions), "")
+        if len(unknown) < 2 or unknown.isdecimal():
+            return []
+        names = [name for name in known if name.startswith(unknown)] or get_close_matches(unknown, known, n=1)
+        return [known[name] for name in names]
 
 
 def make_parser(command: str, *, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:

@@ -3,14 +3,14 @@
 import os
 from types import TracebackType
 
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import IntegrityError, UsageError, printable
 from holdfast.core.light_typing import NamedTuple
 from holdfast.core.names import MARKER_NAME, parse_checkpoint_id
 from holdfast.engine.catalog import Catalog, read_catalog
 from holdfast.engine.identity import identify
 from holdfast.storage.posix import PosixStore
 
-__all__ = ["Place", "Run", "find_runs", "parse_place"]
+__all__ = ["Place", "Run", "find_runs", "hint_at_verify", "parse_place"]
 
 
 class Place(NamedTuple):
@@ -44,6 +44,18 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.store.close()
+        if isinstance(error, IntegrityError):
+            hint_at_verify(error, self.path)
+
+
+def hint_at_verify(error: IntegrityError, *paths: str) -> None:
+    """Let the error name the command that says what is intact, to be pasted, unless it has a hint already."""
+    if not error.hint:
+        from shlex import quote  # not loaded for a listing
+
+        commands = " and ".join(f"`holdfast verify {quote(path)} --all`" for path in paths)
+        say = "says" if len(paths) == 1 else "say"
+        error.hint = printable(f"{commands} {say} what is intact; restore() takes the newest of these")
 
 
 def parse_place(text: str) -> Place:

@@ -39,7 +39,7 @@ def short(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
 
 
-def parse_bytes(text: str) -> int:
+def parse_bytes(text: str, *, option: str) -> int:
     """`500M`, `1.5GiB`, `10GB` or a plain number, in bytes; K, M, G and T alone are powers of 1024."""
     stripped = text.strip().lower()
     number = stripped.rstrip("abcdefghijklmnopqrstuvwxyz ")
@@ -49,7 +49,7 @@ def parse_bytes(text: str) -> int:
     except ValueError:
         value = math.nan
     if factor is None or not math.isfinite(value * factor) or value < 0:
-        raise UsageError(f"{text!r} is not a size", hint="for example 500M, 1.5GiB or 2000000000")
+        raise UsageError(f"{option}: {text!r} is not a size", hint=f"for example {option} 500M, 1.5GiB or 2000000000")
     return int(value * factor)
 
 

@@ -1,6 +1,7 @@
 """Export: a checkpoint's arrays in files that other programs read, array by array, in bounded memory."""
 
 import os
+import shlex
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, NamedTuple
@@ -8,7 +9,7 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.errors import FormatError, StateError, StorageError, UsageError
+from holdfast.core.errors import BlobMissingError, FormatError, StateError, StorageError, UsageError
 from holdfast.engine.leafwise import RawLeaf, batches, read_group
 from holdfast.engine.loading import Source, load_tree, read_manifest
 from holdfast.engine.outline import Entry, outline
@@ -90,7 +91,8 @@ def export_checkpoint(
 def _check_target(path: str) -> None:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        raise UsageError(f"{path}: there is no directory {folder}", hint=f"make it first: mkdir -p {folder}")
+        hint = f"make it first: mkdir -p {shlex.quote(folder)}"
+        raise BlobMissingError(f"{path}: there is no directory {folder}", hint=hint)
     if os.path.isdir(path):
         raise UsageError(f"{path} is a directory", hint="name the new file itself")
 

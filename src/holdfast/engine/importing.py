@@ -88,9 +88,14 @@ def import_state(session: Session, laid: Laid, document: Document) -> Checkpoint
 
 def _read_safetensors(path: str) -> dict[str, Any]:
     file_bytes = os.stat(path).st_size
-    with open(path, "rb") as file:
-        header_bytes = read_header_size(file.read(_PREFIX_BYTES), file_bytes, path)
-        found = parse_header(file.read(header_bytes), file_bytes, path)
+    where = f"{path}: no safetensors file, or a damaged one"
+    try:
+        with open(path, "rb") as file:
+            header_bytes = read_header_size(file.read(_PREFIX_BYTES), file_bytes, where)
+            found = parse_header(file.read(header_bytes), file_bytes, where)
+    except FormatError as error:
+        error.hint = "was it renamed, or its transfer cut off? It begins with the size of its header, and a JSON text"
+        raise
     data = np.memmap(path, np.uint8, "r") if file_bytes else np.empty(0, np.uint8)
     arrays = {}
     for name, (tag, shape, place) in found.items():

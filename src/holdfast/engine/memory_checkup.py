@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
 from holdfast.engine.doctor import OK, WARN, Finding
+from holdfast.engine.snapshots import holds_snapshot
 from holdfast.tiers.directory import DEFAULT_ROOT
 from holdfast.tiers.finding import FoundArena, find_arenas
 from holdfast.tiers.room import memory_room
@@ -57,12 +58,12 @@ def _arena(arena: FoundArena, run_id: str | None) -> Finding:
     if arena.alive:
         return Finding("arena", OK, text)
     remove = _removal([arena])
-    if arena.run_id == run_id:
-        return Finding("arena", OK, text, f"the next start restores from it and gives it back; to drop it: {remove}")
-    if not _is_orphan(arena):
-        advice = f"the next start of that run restores from it; to drop it: {remove}"
-        return Finding("arena", OK, text, advice)
-    return Finding("arena", WARN, text, f"that run is not there any more: {remove}")
+    is_own = arena.run_id == run_id
+    if _is_orphan(arena) and not is_own:
+        return Finding("arena", WARN, text, f"that run is not there any more: {remove}")
+    start = "the next start" if is_own else "the next start of that run"
+    then = "restores from it and gives it back" if holds_snapshot(arena) else "gives it back: it holds no snapshot"
+    return Finding("arena", OK, text, f"{start} {then}; to drop it: {remove}")
 
 
 def _others(arenas: Sequence[FoundArena]) -> Iterator[Finding]:

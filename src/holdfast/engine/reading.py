@@ -129,10 +129,7 @@ def _read_shard(
 
     def check(index: int, checksum: str) -> None:
         if checksum != shard.xxh3[index]:
-            raise IntegrityError(
-                f"{shard.name} of {checkpoint_id}: chunk {index} differs from its checksum",
-                hint="holdfast verify says which leaves it touches",
-            )
+            raise IntegrityError(f"{shard.name} of {checkpoint_id}: chunk {index} differs from its checksum")
 
     def read_checked(reader: Reader, run: range, places: list[memoryview] | None) -> bool:
         if places is None or not reader.is_cached():

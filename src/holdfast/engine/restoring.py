@@ -32,7 +32,7 @@ from holdfast.format.arrays import Destination, LeafInfo
 from holdfast.format.decode import Plan as BuiltPlan
 from holdfast.format.decode import build
 from holdfast.format.manifest import Body, Manifest
-from holdfast.policy.lineage import choose, in_order
+from holdfast.policy.lineage import best_in_words, choose, in_order
 from holdfast.storage.store import Store
 
 __all__ = ["RULES", "Choice", "Loaded", "Plan", "TreePlan", "find_candidates", "restore_session", "try_candidates"]
@@ -238,6 +238,9 @@ def _candidates(catalog: Catalog, choice: Choice, store: Store, events: Sequence
             hint=f"holdfast verify {store.location} --all checks again; to start over, use a new directory",
         )
     candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode)
+    if choice.which == "best":
+        said = best_in_words(candidates[0], by=choice.by, mode=choice.mode)
+        _log.info("best is step %d: %s", candidates[0].step, said)
     if choice.which == "healthy":
         _report_passed_over(candidates[0], catalog.checkpoints)
     if choice.which == "latest":

@@ -13,7 +13,15 @@ from holdfast.tiers.arena_store import ArenaStore
 from holdfast.tiers.finding import FoundArena, find_arenas
 from holdfast.tiers.slot import Slot
 
-__all__ = ["Snapshot", "close_snapshots", "committed_names", "find_snapshots", "remove_old_arenas", "with_snapshots"]
+__all__ = [
+    "Snapshot",
+    "close_snapshots",
+    "committed_names",
+    "find_snapshots",
+    "holds_snapshot",
+    "remove_old_arenas",
+    "with_snapshots",
+]
 
 _log = logging.getLogger("holdfast")
 
@@ -42,6 +50,19 @@ def find_snapshots(run_id: str, run: str) -> dict[str, Snapshot]:
         # Memory is the faster way, and never the only one that may be tried.
         _log.warning("snapshots in memory cannot be used: %s", error.message)
     return found
+
+
+def holds_snapshot(arena: FoundArena) -> bool:
+    """Whether a restart could find something there."""
+    try:
+        slots = arena.slots()
+    except HoldfastError:
+        return False  # a restart would not come further
+    try:
+        return any(_read(slot, arena, arena.run_id) is not None for slot in slots)
+    finally:
+        for slot in slots:
+            slot.close()
 
 
 def close_snapshots(snapshots: Mapping[str, Snapshot]) -> None:

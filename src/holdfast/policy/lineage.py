@@ -15,6 +15,7 @@ __all__ = [
     "ABANDONED",
     "LIVE",
     "abandoned_tips",
+    "best_in_words",
     "branches",
     "choose",
     "healthy_before_suspects",
@@ -136,6 +137,12 @@ def choose(
         *(c for c in reversed(older) if c.id in line),
         *(c for c in reversed(older) if c.id not in line),
     ]
+
+
+def best_in_words(chosen: Checkpoint, *, by: str | None, mode: str) -> str:
+    """What makes it the best: `the smallest loss (0.21)`. It is what `choose` took for "best", by the same metric."""
+    name = by if by is not None else next(iter(chosen.metrics))  # without by= there was no other
+    return f"the {'smallest' if mode == 'min' else 'largest'} {name} ({chosen.metrics[name]:.5g})"
 
 
 def _by_attempt(ordered: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]]:

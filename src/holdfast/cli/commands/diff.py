@@ -9,10 +9,10 @@ from holdfast.cli.output import Output
 from holdfast.cli.parser import whole
 from holdfast.cli.progress import progress_bar
 from holdfast.cli.reading import source_of
-from holdfast.cli.runs import Place, Run, parse_place
+from holdfast.cli.runs import Place, Run, hint_at_verify, parse_place
 from holdfast.cli.table import Cell, Column, Style
 from holdfast.cli.words import amount, count
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import IntegrityError, UsageError
 from holdfast.core.values import Checkpoint
 from holdfast.engine.difference import ArrayChange, Difference, ValueChange, compare
 from holdfast.format.paths import RANDOM_ROOT
@@ -48,7 +48,12 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         new = pick(new_run.catalog().checkpoints, after.which or LATEST, where=after.run)
         with progress_bar("comparing", old.size_bytes + new.size_bytes, quiet=out.json) as progress:
             old_source, new_source = source_of(old_run, progress), source_of(new_run, progress)
-            found = compare(old_source, old.id, new_source, new.id, only=arguments.only)
+            try:
+                found = compare(old_source, old.id, new_source, new.id, only=arguments.only)
+            except IntegrityError as error:
+                meant = [place.run for place, c in ((before, old), (after, new)) if c.id in error.message]
+                hint_at_verify(error, *dict.fromkeys(meant or [before.run, after.run]))
+                raise
     if out.json:
         out.document(_document(before, old, after, new, found))
     else:

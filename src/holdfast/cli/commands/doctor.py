@@ -12,7 +12,7 @@ from holdfast.cli.runs import Run
 from holdfast.cli.table import Style
 from holdfast.cli.words import count, parse_bytes
 from holdfast.core.clock import SystemClock
-from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.errors import BlobMissingError, HoldfastError, StorageError, UsageError
 from holdfast.core.names import MARKER_NAME, parse_checkpoint_id
 from holdfast.engine import doctor
 from holdfast.engine.checkup import examine_run
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
             for finding in findings:
                 _report(finding, out)
         return _conclude(findings, arguments, out)
-    speed_bytes = parse_bytes(arguments.speed)
+    speed_bytes = parse_bytes(arguments.speed, option="--speed")
     findings = []
     with progress_bar("testing", 2 * speed_bytes, quiet=out.json) as progress:
         storage = examine_directory(arguments.path, SystemClock(), speed_bytes=speed_bytes, progress=progress)
@@ -118,9 +118,8 @@ def _examine_script(path: str, run_path: str) -> Iterator[Finding]:
         with open(path, "rb") as file:
             text = file.read(_MOST_SCRIPT_BYTES + 1).decode()
     except OSError as error:
-        raise UsageError(
-            f"--script {path}: {error.strerror}", hint="name a batch script, as sbatch takes it"
-        ) from error
+        kind = BlobMissingError if isinstance(error, FileNotFoundError) else StorageError
+        raise kind(f"--script {path}: {error.strerror}", hint="name a batch script, as sbatch takes it") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"--script {path}: is no text", hint="name a batch script, as sbatch takes it") from error
     if len(text) > _MOST_SCRIPT_BYTES or "\0" in text:

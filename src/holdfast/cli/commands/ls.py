@@ -37,8 +37,10 @@ EXAMPLES = (
 )
 
 # Columns give way where a terminal is narrow. A note is cut first, down to a few words. The metric that most of the
-# checkpoints have says more than anything else of how good they are; the other metrics go before the note.
-_DROP_METRICS, _DROP_WHERE, _DROP_EPOCH, _DROP_ATTEMPT, _DROP_NOTE, _DROP_FIRST_METRIC = 10, 5, 4, 3, 2, 1
+# checkpoints have says more than anything else of how good they are; the other metrics go before the note. Size and age
+# go only where ids were asked for: one that is broken over two lines cannot be copied.
+_DROP_METRICS, _DROP_WHERE, _DROP_EPOCH, _DROP_ATTEMPT, _DROP_NOTE, _DROP_FIRST_METRIC = 10, 7, 6, 5, 4, 3
+_DROP_SIZE_FOR_IDS, _DROP_AGE_FOR_IDS = 2, 1
 
 _Filled = tuple[Column, Sequence[Cell | str]]
 
@@ -96,9 +98,18 @@ def _list_checkpoints(
             named = f"{twice[-1]}" + (f" (and {len(twice) - 1} more)" if len(twice) > 1 else "")
             out.line(f"step {named} was saved more than once: the number means the newest; see --ids", Style.DIM)
         out.line()
-    for line, style in _summary(opened, catalog, len(shown), holder):
-        out.line(line, style)
+    for text, style in _summary(opened, catalog, len(shown), holder):
+        for line in _fitting(text, out):
+            out.line(line, style)
     return OK
+
+
+def _fitting(text: str, out: Output) -> list[str]:
+    if out.width is None or len(text) <= out.width:
+        return [text]
+    from holdfast.cli.layout import lines_beside  # only where it is needed: a listing is to start at once
+
+    return lines_beside(text, 0, out)
 
 
 def _saved_again(shown: Sequence[Checkpoint]) -> list[int]:
@@ -123,10 +134,13 @@ def _columns(shown: Sequence[Checkpoint], states: dict[str, States], *, with_ids
         (Column("epoch", right=True, drop=_DROP_EPOCH), ["" if c.epoch is None else str(c.epoch) for c in shown]),
         (Column("attempt", right=True, drop=_DROP_ATTEMPT), [str(c.attempt) if several else "" for c in shown]),
         (
-            Column("age", right=True),
+            Column("age", right=True, drop=_DROP_AGE_FOR_IDS if with_ids else 0),
             [ages[age_s] for age_s in ages_s],
         ),
-        (Column("size", right=True), [sizes[c.size_bytes] if c.seq > 0 else "?" for c in shown]),
+        (
+            Column("size", right=True, drop=_DROP_SIZE_FOR_IDS if with_ids else 0),
+            [sizes[c.size_bytes] if c.seq > 0 else "?" for c in shown],
+        ),
         *(_metric_column(shown, place, name) for place, name in enumerate(_metric_names(shown))),
         (Column("where", drop=_DROP_WHERE), [", ".join(c.where) for c in shown]),
         (Column("state"), [state_cells[states[c.id]] for c in shown]),

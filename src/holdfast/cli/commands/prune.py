@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         garbage = _removable_garbage(opened, catalog) if arguments.garbage else []
         doomed = [verdict.id for verdict in verdicts if not verdict.keep]
         if not out.json:
-            _explain(catalog, verdicts, garbage, out)
+            _explain(catalog, verdicts, garbage, arguments, out)
         if arguments.dry_run or not (doomed or garbage):
             done = Pruned([], 0)
         elif out.confirm(f"remove {count(len(doomed), 'checkpoint')}?" if doomed else "remove it?", yes=arguments.yes):
@@ -77,12 +77,14 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
             if done.removed:
                 Journal(opened.store, SystemClock(), 0).record("pruned", by="holdfast prune", removed=done.removed)
         else:
+            out.remark("nothing was removed")
             return NO
     if out.json:
         out.document(_document(arguments, verdicts, garbage, done))
     elif not arguments.dry_run:
         freed = f", {size(done.freed_bytes)} freed" if done.removed else ""
-        out.line(f"{count(len(done.removed), 'checkpoint')} removed{freed}", Style.BOLD)
+        unfinished = f" and {_unfinished(len(garbage))}" if garbage else ""
+        out.line(f"{count(len(done.removed), 'checkpoint')}{unfinished} removed{freed}", Style.BOLD)
     return OK if arguments.dry_run or len(done.removed) == len(doomed) else NO
 
 
@@ -99,7 +101,7 @@ def _rule(arguments: argparse.Namespace) -> Keep:
         "every_steps": arguments.keep_every_steps,
         "every_epochs": arguments.keep_every_epochs,
         "for_days": arguments.keep_days,
-        "max_bytes": None if arguments.max_size is None else parse_bytes(arguments.max_size),
+        "max_bytes": None if arguments.max_size is None else parse_bytes(arguments.max_size, option="--max-size"),
     }
     if any(value is not None for value in rules.values()):
         return keep(**rules, mode=arguments.mode or "min")
@@ -158,10 +160,18 @@ def _remove_garbage(opened: Run, garbage: Sequence[str]) -> None:
         remove_garbage(opened.store, name, attempt=attempt, run_id=opened.run_id)
 
 
-def _explain(catalog: Catalog, verdicts: Sequence[Verdict], garbage: Sequence[str], out: Output) -> None:
+def _unfinished(number: int) -> str:
+    return count(number, "unfinished directory", "unfinished directories")
+
+
+def _explain(
+    catalog: Catalog, verdicts: Sequence[Verdict], garbage: Sequence[str], arguments: argparse.Namespace, out: Output
+) -> None:
     by_id = {checkpoint.id: checkpoint for checkpoint in catalog.checkpoints}
     columns = [Column(""), Column("step", right=True), Column("size", right=True), Column("why", shrink=True)]
-    rows = [_row(verdict, by_id[verdict.id]) for verdict in verdicts]
+    # Where a rule or another option has asked, what it keeps is a part of the answer; garbage says nothing of them.
+    shown = [verdict for verdict in verdicts if not (_is_for_garbage_only(arguments) and verdict.keep)]
+    rows = [_row(verdict, by_id[verdict.id]) for verdict in shown]
     rows += [[Cell("remove", Style.RED), name.partition("-")[0].lstrip("0"), "", "unfinished"] for name in garbage]
     if rows:
         out.table(columns, rows)
@@ -169,7 +179,17 @@ def _explain(catalog: Catalog, verdicts: Sequence[Verdict], garbage: Sequence[st
     doomed = [by_id[verdict.id] for verdict in verdicts if not verdict.keep]
     kept = len(verdicts) - len(doomed)
     total = size(sum(c.size_bytes for c in doomed))
-    out.line(f"keep {kept}, remove {len(doomed)} ({total})" + (f" and {len(garbage)} unfinished" if garbage else ""))
+    unfinished = f" and {len(garbage)} unfinished" if garbage else _no_garbage(catalog) if arguments.garbage else ""
+    out.line(f"keep {kept}, remove {len(doomed)} ({total}){unfinished}")
+
+
+def _is_for_garbage_only(arguments: argparse.Namespace) -> bool:
+    return arguments.garbage and not (arguments.abandoned or arguments.quarantined) and _rule(arguments) is KEEP_ALL
+
+
+def _no_garbage(catalog: Catalog) -> str:
+    busy = f": {_unfinished(len(catalog.garbage))} may still be written" if catalog.garbage else ""
+    return f"; there is no garbage{busy}"
 
 
 def _row(verdict: Verdict, checkpoint: Checkpoint) -> list[Cell | str]:

@@ -1,10 +1,10 @@
 """`holdfast rm`: remove checkpoints by hand."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.cli.choosing import LATEST, Best, best_of, pick, unreadable_after
+from holdfast.cli.choosing import BEST, LATEST, Best, best_of, pick, unreadable_after
 from holdfast.cli.exit_codes import NO, OK
 from holdfast.cli.output import Output
 from holdfast.cli.parser import add_choice, add_run, add_yes
@@ -52,8 +52,9 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         refused = [] if arguments.force else list(_refusals(opened, catalog.checkpoints, doomed))
         if refused:
             return _refuse(arguments.run, refused, out)
-        listed = ", ".join(f"step {c.step} ({c.id})" for c in doomed)
-        if not out.confirm(f"remove {listed}?", yes=arguments.yes):
+        said = {c.id: best.in_words(c) for c, which in zip(picked, arguments.which, strict=True) if which == BEST}
+        if not out.confirm(f"remove {', '.join(_named(c, said) for c in doomed)}?", yes=arguments.yes):
+            out.remark("nothing was removed")
             return NO
         removed = [
             checkpoint
@@ -69,7 +70,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         refusals = [refusal._asdict() for refusal in pinned]
         out.document({"run": arguments.run, "removed": names, "freed_bytes": freed_bytes, "refused": refusals})
     else:
-        out.line(f"{count(len(removed), 'checkpoint')} removed, {size(freed_bytes)} freed")
+        which = f": {_summed_up(removed, said)}" if removed else ""
+        out.line(f"{count(len(removed), 'checkpoint')} removed, {size(freed_bytes)} freed{which}")
     _say_refused(pinned, out)
     return NO if pinned else OK
 
@@ -89,6 +91,20 @@ def _pick(opened: Run, catalog: Catalog, which: str, best: Best) -> Checkpoint:
     if newest.id != picked.id:
         raise _not_the_newest(picked, newest, f"rm {opened.path} {newest.step}")
     return picked
+
+
+def _named(checkpoint: Checkpoint, best: Mapping[str, str]) -> str:
+    """Its step and its id, and why it is the best, if that was asked for."""
+    why = f", {best[checkpoint.id]}" if checkpoint.id in best else ""
+    return f"step {checkpoint.step} ({checkpoint.id}){why}"
+
+
+def _summed_up(removed: Sequence[Checkpoint], best: Mapping[str, str]) -> str:
+    named = [_named(c, best) for c in removed if len(removed) == 1 or c.id in best]
+    if len(removed) == 1:
+        return named[0]
+    steps = [c.step for c in removed]
+    return f"steps {min(steps)} to {max(steps)}" + "".join(f"; best was {text}" for text in named)
 
 
 def _not_the_newest(picked: Checkpoint, newest: Checkpoint, command: str, *, is_unread: bool = False) -> UsageError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import cast
 
-from holdfast.cli.choosing import LATEST, best_of, pick
+from holdfast.cli.choosing import BEST, LATEST, best_of, pick
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.layout import lines_beside
 from holdfast.cli.memory import WithMemory
@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace, out: Output) -> int:
         out.document(_document(place.run, checkpoint, states, body, drift))
         return OK
     out.pieces((f"{place.run}  step {checkpoint.step}  ", Style.BOLD), (", ".join(states), STATE_STYLES[states[0]]))
-    for label, text in _facts(checkpoint, body, pin_note):
+    said_best = f"{best.in_words(checkpoint)} of all" if which == BEST else ""
+    for label, text in [("best", said_best), *_facts(checkpoint, body, pin_note)]:
         if text:
             first, *more = lines_beside(text, 2 + _LABEL_WIDTH, out)
             out.pieces((f"  {label:<{_LABEL_WIDTH}}", Style.DIM), (first, Style.PLAIN))
