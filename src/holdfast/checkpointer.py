@@ -25,7 +25,7 @@ from holdfast.agent.restorer import Restorer
 from holdfast.agent.saver import Saver
 from holdfast.agent.staging import CaptureMode, Stager, Status
 from holdfast.agent.starting import start_background
-from holdfast.core.calls import public_call, refuse_unknown
+from holdfast.core.calls import public_call
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import (
     HoldfastError,
@@ -118,6 +118,7 @@ class Checkpointer:
     anything with state_dict/load_state_dict, arrays and tensors, random generators, mutable containers of plain values.
     """
 
+    @public_call("holdfast.Checkpointer")
     def __init__(
         self,
         run: str | PathLike[str],
@@ -148,9 +149,7 @@ class Checkpointer:
         workers: int | None = None,
         files: Files | None = None,
         clock: Clock | None = None,
-        **unknown: object,
     ) -> None:
-        refuse_unknown("holdfast.Checkpointer", unknown, Checkpointer)
         check_keep(keep)
         check_choice("on_error", on_error, ("warn", "raise"))
         check_choice("capture", capture, get_args(CaptureMode))
@@ -247,6 +246,7 @@ class Checkpointer:
         """The number of this attempt; it rises with every start of the job, and with every rollback."""
         return self._session.attempt
 
+    @public_call("holdfast.Checkpointer.save")
     def save(
         self,
         *,
@@ -256,13 +256,11 @@ class Checkpointer:
         note: str = "",
         tags: Iterable[str] = (),
         tree: object = None,
-        **unknown: object,
     ) -> PendingCheckpoint:
         """Save now. Bad input raises; a storage that fails is a warning and `.error`, unless on_error="raise" (I7).
 
         Where `step()` counts, `step` is by default what it has counted.
         """
-        refuse_unknown("holdfast.Checkpointer.save", unknown, Checkpointer.save)
         self._check_owner()
         if step is None:
             step = self._loop.step_of(self._steps)
@@ -376,6 +374,7 @@ class Checkpointer:
             self._ask_at = 0  # that step must not find later that it was too early to ask
         return decision
 
+    @public_call("holdfast.Checkpointer.restore")
     def restore(
         self,
         which: str | int = "latest",
@@ -384,7 +383,6 @@ class Checkpointer:
         rename: Mapping[str, str] | None = None,
         by: str | None = None,
         mode: str = "min",
-        **unknown: object,
     ) -> Restored | None:
         """Load a checkpoint into the state, in place; None where the run has none yet.
 
@@ -392,7 +390,6 @@ class Checkpointer:
         older good one is used; RestoreError where none is left (I12), StateMismatchError where the program's state
         differs, before anything is touched.
         """
-        refuse_unknown("holdfast.Checkpointer.restore", unknown, Checkpointer.restore)
 
         def match(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             return match_state(body.tree, leaves, self._state, strict=strict, rename=rename, allow_pickle=self._pickle)
@@ -400,6 +397,7 @@ class Checkpointer:
         loaded = self._restore(Choice(which, by, mode, self._suspect_after if which == "latest" else None), match)
         return None if loaded is None else Restored(loaded)
 
+    @public_call("holdfast.Checkpointer.load")
     def load(
         self,
         which: str | int = "latest",
@@ -407,13 +405,11 @@ class Checkpointer:
         like: object = None,
         by: str | None = None,
         mode: str = "min",
-        **unknown: object,
     ) -> object:
         """The tree that `save(tree=...)` was given, in new memory; None where the run has no checkpoint yet.
 
         The training goes on from it, as after `restore`. `like` is a tree of the same shape whose classes are used.
         """
-        refuse_unknown("holdfast.Checkpointer.load", unknown, Checkpointer.load)
 
         def plan(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
             given = None if like is None else {TREE_NAME: like}

@@ -38,6 +38,9 @@ def test_an_option_that_is_nearly_right_is_recognised(call: Callable[[], object]
 @pytest.mark.parametrize(
     ("method", "option", "meant"),
     [
+        ("save", {"metric": {"loss": 1.0}}, "metrics"),
+        ("restore", {"strikt": True}, "strict"),
+        ("load", {"lik": None}, "like"),
         ("over", {"epoch": 3}, "epochs"),
         ("stop", {"grace": 3}, "grace_s"),
         ("wait", {"timeout": 3}, "timeout_s"),
@@ -53,6 +56,28 @@ def test_so_is_one_of_a_method(tmp_path, method: str, option: dict[str, object],
             getattr(ckpt, method)(*data, **option)
 
     assert f"did you mean {meant!r}?" in caught.value.hint
+
+
+def test_so_is_one_of_what_a_method_returned(tmp_path) -> None:
+    with holdfast.Checkpointer(tmp_path / "run", {"values": [1]}, background="off") as ckpt:
+        for pending in (ckpt.save(step=1), holdfast.prefetch(tmp_path / "run")):
+            with pytest.raises(holdfast.UsageError, match=r"\.wait has no option 'timeout'") as caught:
+                pending.wait(timeout=3)  # type: ignore[call-arg]
+
+            assert "did you mean 'timeout_s'?" in caught.value.hint
+
+
+def test_a_method_is_not_given_what_has_a_name(tmp_path) -> None:
+    with pytest.raises(holdfast.UsageError, match=r"holdfast.Checkpointer takes no 500 without a name") as caught:
+        holdfast.Checkpointer(tmp_path / "run", {}, 500)  # type: ignore[misc]
+    assert caught.value.hint.startswith("name it: every=, keep=, ")
+    with pytest.raises(holdfast.UsageError, match=r"holdfast.Checkpointer: missing a required argument: 'run'"):
+        holdfast.Checkpointer()  # type: ignore[call-arg]
+
+    with holdfast.Checkpointer(tmp_path / "run", {"values": [1]}, background="off") as ckpt:
+        with pytest.raises(holdfast.UsageError, match=r"holdfast.Checkpointer.save takes no 5 without a name"):
+            ckpt.save(5)  # type: ignore[misc]
+        assert ckpt.checkpoints() == []
 
 
 def test_an_option_that_is_like_no_other_is_refused_without_a_guess() -> None:

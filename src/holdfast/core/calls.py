@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     _Options = ParamSpec("_Options")
     _Result = TypeVar("_Result")
 
-__all__ = ["public_call", "refuse_unknown"]
+__all__ = ["public_call"]
 
 
 def public_call(what: str) -> "Callable[[Callable[_Options, _Result]], Callable[_Options, _Result]]":
@@ -39,12 +39,6 @@ def public_call(what: str) -> "Callable[[Callable[_Options, _Result]], Callable[
     return decorate
 
 
-def refuse_unknown(what: str, unknown: Mapping[str, object], function: Callable[..., object]) -> None:
-    """The same for `**unknown`, where a function has it."""
-    if unknown:
-        raise _unknown(what, list(unknown), function)
-
-
 def _misuse(
     what: str, function: Callable[..., object], given: tuple[object, ...], options: Mapping[str, object]
 ) -> UsageError | None:
@@ -58,7 +52,7 @@ def _misuse(
     except TypeError as error:
         known = signature.parameters
         if unknown := [name for name in options if name not in known]:
-            return _unknown(what, unknown, function)
+            return _unknown(what, unknown, [name for name in known if name != "self"])
         named = [f"{each.name}=" for each in known.values() if each.kind is each.KEYWORD_ONLY]
         places = len(known) - len(named)
         if len(given) > places:
@@ -68,11 +62,9 @@ def _misuse(
     return None
 
 
-def _unknown(what: str, unknown: list[str], function: Callable[..., object]) -> UsageError:
+def _unknown(what: str, unknown: list[str], known: list[str]) -> UsageError:
     import difflib
-    import inspect
 
-    known = [name for name in inspect.signature(function).parameters if name not in ("self", "unknown")]
     likely = difflib.get_close_matches(unknown[0], known, n=1)
     hint = f"did you mean {likely[0]!r}? " if likely else ""
     return UsageError(

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from holdfast.agent.exiting import finish_at_exit
-from holdfast.core.calls import refuse_unknown
+from holdfast.core.calls import public_call
 from holdfast.core.errors import FormatError, HoldfastError, RunError, SaveFailedError, UsageError
 from holdfast.doors.kit_catalogue import Catalogue
 from holdfast.doors.kit_files import (
@@ -57,6 +57,7 @@ class Checkpointer:
     `checkpoint_exit_code`, or with 74 where that failed: then the local file stays.
     """
 
+    @public_call("holdfast.doors.kit.Checkpointer")
     def __init__(
         self,
         local_checkpoint_file: str | os.PathLike[str],
@@ -73,9 +74,7 @@ class Checkpointer:
         *,
         checkpoint_exit_code: int | None = None,
         transfer_timeout_s: float = 300.0,
-        **unknown: object,
     ) -> None:
-        refuse_unknown("holdfast.doors.kit.Checkpointer", unknown, Checkpointer)
         self.local_checkpoint_file = _path_of(local_checkpoint_file)
         _check_callable("checkpoint_function", checkpoint_function)
         _check_callable("restore_function", restore_function, optional=True)

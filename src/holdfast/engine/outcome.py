@@ -2,6 +2,7 @@
 
 import threading
 
+from holdfast.core.calls import public_call
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.errors import HoldfastError, SaveFailedError
 from holdfast.core.values import Checkpoint
@@ -45,6 +46,7 @@ class PendingCheckpoint:
         """Whether it is durable or has failed: nothing more will happen."""
         return self._settled.is_set()
 
+    @public_call("holdfast.PendingCheckpoint.wait")
     def wait(self, timeout_s: float | None = None) -> str:
         """The id of the durable checkpoint; raises what went wrong, or SaveFailedError when the time is over."""
         self.is_awaited = True

@@ -82,6 +82,7 @@ class Prefetch:
         """Whether it is over: all was read, or nothing more will be."""
         return self._over.is_set()
 
+    @public_call("holdfast.Prefetch.wait")
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it was over in time. Before a restore: what is half-way there would be read twice."""
         return self._over.wait(timeout_s)
