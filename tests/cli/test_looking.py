@@ -628,6 +628,20 @@ def test_somebody_elses_run_can_be_verified_but_not_marked(run, holdfast_command
     assert holdfast_command("pin", "run", "50").code == 3
 
 
+def test_ls_of_a_directory_that_cannot_be_read_says_so_in_our_own_words(tmp_path, monkeypatch, holdfast_command):
+    """As of a run of somebody else, which has no rights for others. Root may read everything: so it is refused here."""
+    (tmp_path / "closed").mkdir()
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    answer = holdfast_command("ls", str(tmp_path / "closed"))
+
+    assert answer.code == 3
+    assert "unexpected" not in answer.err
+
+
 def test_diff_of_a_checkpoint_with_itself_is_empty(run, holdfast_command):
     answer = holdfast_command("diff", "run", "50", "latest")
 

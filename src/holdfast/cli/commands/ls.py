@@ -67,10 +67,17 @@ def run(arguments: "argparse.Namespace | SimpleNamespace", out: Output) -> int:
     path = parse_place(arguments.run).run
     if os.path.isdir(path) and not os.path.lexists(os.path.join(path, MARKER_NAME)):
         runs = find_runs(path)
-        if runs or not os.listdir(path):
+        if runs or _is_empty(path):
             return _list_runs(path, runs, out)
     with Run(path) as opened, WithMemory(opened, opened.catalog()) as (catalog, _):
         return _list_checkpoints(opened, catalog, arguments, out)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return False  # whoever opens it as a run says why that cannot be done
 
 
 def _list_checkpoints(
