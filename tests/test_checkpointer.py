@@ -134,11 +134,25 @@ def test_any_checkpoint_can_be_asked_for(tmp_path, which):
     assert (state["w"] == expected).all()
 
 
-def test_asking_for_a_step_that_is_not_there_says_what_is(tmp_path):
+@pytest.mark.parametrize("ask", ["restore", "load", "pin"])
+def test_asking_for_a_step_that_is_not_there_says_what_is_and_in_which_run(tmp_path, ask):
     make_run(tmp_path, 1, 2)
 
-    with open_run(tmp_path) as ckpt, pytest.raises(holdfast.NoCheckpointError, match="7"):
-        ckpt.restore(7)
+    with open_run(tmp_path) as ckpt, pytest.raises(holdfast.NoCheckpointError) as caught:
+        getattr(ckpt, ask)(7)
+
+    run = tmp_path / "run"
+    assert caught.value.message == f"{run}: there is no checkpoint of step 7; the nearest of 2: 1, 2"
+    assert caught.value.hint == f"`holdfast ls {run}` lists what there is"
+
+
+def test_a_state_that_does_not_fit_is_told_with_the_run_and_the_step_it_was_compared_with(tmp_path):
+    make_run(tmp_path, 1, 2)
+
+    with open_run(tmp_path, {"w": np.zeros(3)}) as ckpt, pytest.raises(holdfast.StateMismatchError) as caught:
+        ckpt.restore(1)
+
+    assert caught.value.message.startswith(f"step 1 of {tmp_path / 'run'} does not fit the program (")
 
 
 class Phase(enum.Enum):

@@ -81,7 +81,7 @@ from holdfast.engine.over import Loop
 from holdfast.engine.pace import Limit, Pace
 from holdfast.engine.pacing import Look, saved
 from holdfast.engine.provenance import begin_provenance
-from holdfast.engine.restoring import Choice, Loaded, Plan, TreePlan
+from holdfast.engine.restoring import Choice, Loaded, MakePlan, Plan, TreePlan
 from holdfast.engine.saving import Document
 from holdfast.engine.sensors.finding import Wanted
 from holdfast.engine.session import Session, default_workers
@@ -93,7 +93,7 @@ from holdfast.engine.updates import Updates
 from holdfast.engine.writing import plan_run, prune_run
 from holdfast.format.arrays import LeafInfo
 from holdfast.format.decode import build
-from holdfast.format.manifest import Body
+from holdfast.format.manifest import Manifest
 from holdfast.policy.durations import seconds_of
 from holdfast.policy.keep import Keep, Verdict, keep
 from holdfast.policy.lineage import choose, in_order
@@ -391,8 +391,16 @@ class Checkpointer:
         differs, before anything is touched.
         """
 
-        def match(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
-            return match_state(body.tree, leaves, self._state, strict=strict, rename=rename, allow_pickle=self._pickle)
+        def match(manifest: Manifest, leaves: Sequence[LeafInfo]) -> Plan:
+            return match_state(
+                manifest.body.tree,
+                leaves,
+                self._state,
+                strict=strict,
+                rename=rename,
+                allow_pickle=self._pickle,
+                what=f"step {manifest.checkpoint.step} of {self._session.store.location}",
+            )
 
         loaded = self._restore(Choice(which, by, mode, self._suspect_after if which == "latest" else None), match)
         return None if loaded is None else Restored(loaded)
@@ -411,9 +419,9 @@ class Checkpointer:
         The training goes on from it, as after `restore`. `like` is a tree of the same shape whose classes are used.
         """
 
-        def plan(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
+        def plan(manifest: Manifest, leaves: Sequence[LeafInfo]) -> Plan:
             given = None if like is None else {TREE_NAME: like}
-            return TreePlan(build(body.tree, leaves, like=given, allow_pickle=self._pickle))
+            return TreePlan(build(manifest.body.tree, leaves, like=given, allow_pickle=self._pickle))
 
         choice = Choice(which, by, mode, self._suspect_after if which == "latest" else None)
         loaded = self._restore(choice, plan, tree_of=lambda found: unwrap_tree(found.value))
@@ -453,7 +461,7 @@ class Checkpointer:
         self._check_owner()
         with self._lock:
             self._check_usable(restoring=True)
-            chosen = choose(self._session.catalog().checkpoints, which)[0]
+            chosen = choose(self._session.catalog().checkpoints, which, where=self._session.store.location)[0]
             pin(self._session.store, chosen.id, reason=check_note(note), clock=self._session.clock)
             return chosen.id
 
@@ -683,7 +691,7 @@ class Checkpointer:
     def _restore(
         self,
         choice: Choice,
-        make_plan: Callable[[Body, Sequence[LeafInfo]], Plan],
+        make_plan: MakePlan,
         *,
         tree_of: Callable[[Loaded], object] = lambda _: None,
     ) -> Loaded | None:

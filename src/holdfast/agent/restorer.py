@@ -1,6 +1,6 @@
 """A restore, from the checkpoints of a run to the program's objects: with what is in memory, and what follows then."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from holdfast.agent.recall import Recall
@@ -10,11 +10,9 @@ from holdfast.core.values import DISK, Checkpoint
 from holdfast.engine.outcome import PendingCheckpoint
 from holdfast.engine.prefetch import wait_for_prefetches
 from holdfast.engine.provenance import Provenance
-from holdfast.engine.restoring import Choice, Loaded, Plan, restore_session
+from holdfast.engine.restoring import Choice, Loaded, MakePlan, restore_session
 from holdfast.engine.session import Session
 from holdfast.engine.snapshots import Snapshot, close_snapshots
-from holdfast.format.arrays import LeafInfo
-from holdfast.format.manifest import Body
 
 __all__ = ["Restorer"]
 
@@ -57,9 +55,7 @@ class Restorer:
                 hint="restore another checkpoint, or start the program again",
             )
 
-    def restore(
-        self, choice: Choice, make_plan: Callable[[Body, Sequence[LeafInfo]], Plan]
-    ) -> tuple[Loaded | None, PendingCheckpoint | None]:
+    def restore(self, choice: Choice, make_plan: MakePlan) -> tuple[Loaded | None, PendingCheckpoint | None]:
         """What was loaded, and where it was in memory only, the checkpoint that is being made of it."""
         with self._restoring():
             wait_for_prefetches()

@@ -47,14 +47,14 @@ def pick(checkpoints: Sequence[Checkpoint], which: str, *, where: str, best: Bes
     if which == BEST:
         _check_best(checkpoints, by, where)
     try:
-        return choose(checkpoints, which, by=by, mode=mode)[0]
-    except NoCheckpointError as error:
+        return choose(checkpoints, which, by=by, mode=mode, where=where)[0]
+    except NoCheckpointError:
         # A person may want to look at a quarantined one by its step; only restoring must not take it.
         named = [c for c in checkpoints if which.isdecimal() and str(c.step) == (which.lstrip("0") or "0")]
         live = live_line(checkpoints)
         if named:
             return ([c for c in named if c.id in live] or named)[-1]
-        raise NoCheckpointError(f"{where}: {error.message}", hint=error.hint.replace(" RUN", f" {where}")) from error
+        raise
 
 
 def unreadable_after(

@@ -84,11 +84,13 @@ def match_state(
     strict: bool = True,
     rename: Mapping[str, str] | None = None,
     allow_pickle: bool = False,
+    what: str = "the checkpoint",
 ) -> MatchPlan:
     """A plan to load the checkpoint into the state; StateMismatchError lists all differences, and nothing is touched.
 
     Not strict: what does not fit keeps the program's value and is listed in the plan's `skipped`. What an object of the
-    program refuses by `check_state_dict` is an error all the same: it would go on from somewhere else.
+    program refuses by `check_state_dict` is an error all the same: it would go on from somewhere else. `what` is
+    the checkpoint's name in the message.
     """
     matcher = _Matcher(leaves, strict=strict, allow_pickle=allow_pickle)
     if rename:
@@ -101,7 +103,7 @@ def match_state(
     matcher.check_sharing()
     if matcher.problems:
         differences = "1 difference" if len(matcher.problems) == 1 else f"{len(matcher.problems)} differences"
-        message = f"the checkpoint does not fit the program ({differences}), nothing was loaded:"
+        message = f"{what} does not fit the program ({differences}), nothing was loaded:"
         raise StateMismatchError(message, problems=matcher.problems, hint=matcher.whole_hint())
     filling = fill_targets(matcher.targets, matcher.memory)
     return MatchPlan(filling, parts, skipped=matcher.skipped, unknown_classes=matcher.unknown_classes)

@@ -35,7 +35,17 @@ from holdfast.format.manifest import Body, Manifest
 from holdfast.policy.lineage import best_in_words, choose, in_order
 from holdfast.storage.store import Store
 
-__all__ = ["RULES", "Choice", "Loaded", "Plan", "TreePlan", "find_candidates", "restore_session", "try_candidates"]
+__all__ = [
+    "RULES",
+    "Choice",
+    "Loaded",
+    "MakePlan",
+    "Plan",
+    "TreePlan",
+    "find_candidates",
+    "restore_session",
+    "try_candidates",
+]
 
 _log = logging.getLogger("holdfast")
 _T = TypeVar("_T")
@@ -85,6 +95,10 @@ class Plan(Protocol):
     def apply(self) -> object: ...
 
 
+MakePlan = Callable[[Manifest, Sequence[LeafInfo]], Plan]
+"""The plan for a checkpoint; StateMismatchError where it cannot be loaded as it is."""
+
+
 class TreePlan:
     """The plan for a tree in new memory, as a plan for restoring."""
 
@@ -100,7 +114,7 @@ class TreePlan:
 def restore_session(
     session: Session,
     choice: Choice,
-    make_plan: Callable[[Body, Sequence[LeafInfo]], Plan],
+    make_plan: MakePlan,
     *,
     with_random: bool,
     provenance: Provenance,
@@ -134,7 +148,7 @@ def restore_session(
         manifest = read_manifest(source, checkpoint.id, staged=where == MEMORY)
         body = manifest.body
         leaves = leaf_infos(body)
-        plan = _replace_all(make_plan, body, leaves) if after_another else make_plan(body, leaves)
+        plan = _replace_all(make_plan, manifest, leaves) if after_another else make_plan(manifest, leaves)
         random_plan = build(body.random, leaves) if with_random and body.random is not None else None
         if session.seq > 0:
             # I11: who cannot begin another attempt afterwards leaves the state as it is.
@@ -237,7 +251,7 @@ def _candidates(catalog: Catalog, choice: Choice, store: Store, events: Sequence
             + "\n  ".join(f"{checkpoint.id}: {checkpoint.quarantined}" for checkpoint in unusable),
             hint=f"holdfast verify {store.location} --all checks again; to start over, use a new directory",
         )
-    candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode)
+    candidates = choose(catalog.checkpoints, choice.which, by=choice.by, mode=choice.mode, where=store.location)
     if choice.which == "best":
         said = best_in_words(candidates[0], by=choice.by, mode=choice.mode)
         _log.info("best is step %d: %s", candidates[0].step, said)
@@ -321,10 +335,10 @@ def _report_unknown_classes(places: Mapping[str, str]) -> None:
     )
 
 
-def _replace_all(make_plan: Callable[[Body, Sequence[LeafInfo]], Plan], body: Body, leaves: Sequence[LeafInfo]) -> Plan:
+def _replace_all(make_plan: MakePlan, manifest: Manifest, leaves: Sequence[LeafInfo]) -> Plan:
     """The plan for a state that a damaged checkpoint was partly read into; RestoreError where some of it would stay."""
     try:
-        plan = make_plan(body, leaves)
+        plan = make_plan(manifest, leaves)
     except StateMismatchError as error:
         raise _would_stay(error.problems or [error.message]) from error
     if plan.skipped:

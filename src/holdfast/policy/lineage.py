@@ -116,18 +116,25 @@ def healthy_before_suspects(checkpoints: Iterable[Checkpoint], live: Set[Checkpo
 
 
 def choose(
-    checkpoints: Iterable[Checkpoint], which: str | int, *, by: str | None = None, mode: str = "min"
+    checkpoints: Iterable[Checkpoint], which: str | int, *, by: str | None = None, mode: str = "min", where: str = ""
 ) -> list[Checkpoint]:
     """The checkpoint asked for, followed by the fallbacks in the order in which a restore should try them.
 
     `which` is "latest", "healthy", "best", a step, an id, or an unambiguous beginning of an id. Fallbacks are the older
     ones on the same line, newest first, then older abandoned ones; never one of a later step than the one asked for.
-    Quarantined checkpoints are left out unless named by id; with "healthy", so are suspect ones.
+    Quarantined checkpoints are left out unless named by id; with "healthy", so are suspect ones. `where` is the run, to
+    be named where there is no such checkpoint.
     """
     ordered = in_order(checkpoints)
-    if not ordered:
-        raise _none_yet(which)
-    chosen = _chosen(ordered, which, by=by, mode=mode)
+    try:
+        if not ordered:
+            raise _none_yet(which)
+        chosen = _chosen(ordered, which, by=by, mode=mode)
+    except NoCheckpointError as error:
+        if not where:
+            raise
+        hint = error.hint.replace(_HOW_TO_LIST, _HOW_TO_LIST.replace("RUN", where))
+        raise NoCheckpointError(f"{where}: {error.message}", hint=hint) from None
     older = [c for c in ordered if _place(c) < _place(chosen) and c.step <= chosen.step and not c.quarantined]
     if which == HEALTHY:
         older = [c for c in older if not c.suspect and _is_finite(c) >= _is_finite(chosen)]

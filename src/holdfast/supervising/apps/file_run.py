@@ -16,7 +16,7 @@ from holdfast.engine.saving import Document
 from holdfast.engine.session import Session, default_workers
 from holdfast.format.arrays import LeafInfo
 from holdfast.format.decode import build
-from holdfast.format.manifest import Body
+from holdfast.format.manifest import Manifest
 from holdfast.policy.keep import keep
 from holdfast.policy.lineage import latest
 from holdfast.storage.posix import PosixStore
@@ -58,8 +58,8 @@ class FileRun:
             self._session = self._open()
         session = self._session
 
-        def make_plan(body: Body, leaves: Sequence[LeafInfo]) -> Plan:
-            return TreePlan(build(body.tree, leaves, arrays="numpy"))
+        def make_plan(manifest: Manifest, leaves: Sequence[LeafInfo]) -> Plan:
+            return TreePlan(build(manifest.body.tree, leaves, arrays="numpy"))
 
         loaded = restore_session(
             session,
