@@ -157,8 +157,15 @@ def _children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it was reaped since it was listed
+
+
 def _wait_until_no_zombies_below(pid: int) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
-    while "sleep" in (found := " ".join(Path(f"/proc/{child}/stat").read_text() for child in _children_of(pid))):
+    while "sleep" in (found := " ".join(_state_of(child) for child in _children_of(pid))):
         assert time.monotonic() < deadline_s, found
         time.sleep(0.01)
