@@ -7,7 +7,7 @@ given what is known before any array is read: an entry that holds one is left ou
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.core.errors import HoldfastError, StateMismatchError
+from holdfast.core.errors import HoldfastError, StateMismatchError, in_words
 from holdfast.format.arrays import LeafInfo
 from holdfast.format.decode import build
 from holdfast.format.frameworks import Frameworks
@@ -36,7 +36,7 @@ def objection_to(owner: Any, node: Node, leaves: Sequence[LeafInfo], frameworks:
     except HoldfastError as error:
         return Objection(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - code of any class; told with the other differences
-        failed = f"check_state_dict of {type_name(type(owner))} failed: {type(error).__name__}: {error}"
+        failed = f"check_state_dict of {type_name(type(owner))} failed: {in_words(error)}"
         return Objection(failed, "mend its class")
     return None
 
