@@ -212,6 +212,7 @@ def _copy_given_up(life: AgentLife) -> None:
         with life.copying(fail):
             pending = life.checkpointer.save(step=step)
         assert pending.error is not None, f"a copy that failed is taken for a good one: {pending} (I8)"
+        life.settle()  # the agent removes what it has written
         with life.copying() if step == 2 else nullcontext():
             life.save(step)
 
