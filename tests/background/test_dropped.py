@@ -82,6 +82,30 @@ ckpt.step()
     assert steps(run) == [2]
 
 
+def test_one_whose_last_checkpoint_failed_does_not_let_a_program_end_well_that_has_caught_its_stop(run, root):
+    code = """
+import shutil
+def main():
+    ckpt = Checkpointer(f"{RUN}-before", {"w": np.zeros(1000)})
+    ckpt.save(step=1).wait(60)
+    shutil.rmtree(f"{RUN}-before")
+    ckpt.save(step=2)
+main()
+ckpt = Checkpointer(RUN, {"w": np.zeros(1000)}, every=None)
+ckpt.stop("preempted")
+try:
+    ckpt.step()
+except SystemExit:
+    pass
+"""
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    # Which of the two depends on whether it was noticed in time that the stop was caught.
+    assert status in (_EXIT_NOT_DURABLE, 85)
+    assert "the last checkpoint (step 2) did not become durable" in err
+
+
 def test_a_signal_after_its_last_step_is_answered_by_what_the_program_trains_next(run, root):
     code = """
 def main(run):

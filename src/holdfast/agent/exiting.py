@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast.core.errors import FencedError, HoldfastError
-from holdfast.engine.departing import is_departing
+from holdfast.engine.departing import departing_status
 
 __all__ = [
     "EXIT_NOT_DURABLE",
@@ -64,10 +64,11 @@ def finish_dropped(finish: Finish) -> None:
     _dropped[is_done] = finish
 
     def work() -> None:
+        nonlocal finish
         try:
             _failures.extend(_finish_one(finish))
         finally:
-            del _dropped[is_done]
+            del _dropped[is_done], finish  # whoever has waited for it finds its object gone
             is_done.release()
 
     try:
@@ -110,9 +111,10 @@ def _finish_all() -> None:
     if failures:
         for failure in failures:
             _log.error("%s", failure)
-        # One that is stopped says that it is not done (I8), and wants to come back.
-        if not is_departing():
-            _end(EXIT_NOT_DURABLE)
+        # One that is stopped says that it is not done (I8), and wants to come back. Said here, for one that has caught
+        # its end would come to a status of its own.
+        status = departing_status()
+        _end(EXIT_NOT_DURABLE if status is None else status)
     raised = getattr(sys, "last_type", None)
     # Who was replaced does not want to come back.
     if _restart and raised is not None and issubclass(raised, Exception) and not issubclass(raised, FencedError):

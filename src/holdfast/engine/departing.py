@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from holdfast.engine.last_call import LastCall
 from holdfast.engine.signals import Signals
 
-__all__ = ["depart", "forget_departed", "is_departing"]
+__all__ = ["depart", "departing_status", "forget_departed"]
 
 _HANDED_OVER_S = 1.0
 """Python has dropped the exception that ends the program by then, and begun to end it."""
@@ -34,7 +34,10 @@ class _Ticket:
 class _Departing:
     """Hears signals, and ends a program that does not end by itself."""
 
-    def __init__(self, ticket: _Ticket, end: Callable[[], None], *, grace_of: GraceOf, left_s: float) -> None:
+    def __init__(
+        self, status: int, ticket: _Ticket, end: Callable[[], None], *, grace_of: GraceOf, left_s: float
+    ) -> None:
+        self.status = status
         self._end = end
         self._grace_of = grace_of
         self._end_s = time.monotonic() + left_s
@@ -94,7 +97,7 @@ def depart(
     """
     departure, ticket = SystemExit(status), _Ticket()
     departure.__dict__["ticket"] = ticket
-    departing = _Departing(ticket, end, grace_of=grace_of, left_s=left_s)
+    departing = _Departing(status, ticket, end, grace_of=grace_of, left_s=left_s)
     # Who presses Ctrl-C once more does not want to wait.
     signals = Signals([number for number in numbers if number != signal.SIGINT], departing)
     signals.join()
@@ -109,9 +112,12 @@ def forget_departed() -> None:
         one[1].close()
 
 
-def is_departing() -> bool:
-    """Whether the program is on its way out, with the status that asks for a restart."""
-    return any(departing.is_leaving() for departing, _ in _under_way)
+def departing_status() -> int | None:
+    """The status that asks for a restart, where the program is on its way out with it.
+
+    Or was a moment ago: one that has caught its end, and ends right after that, cannot be told from it.
+    """
+    return next((departing.status for departing, _ in _under_way if departing.is_leaving()), None)
 
 
 _under_way: list[tuple[_Departing, Signals]] = []
