@@ -1,5 +1,6 @@
 """A restore into data of another order is refused before anything is touched, with all other differences."""
 
+import enum
 import logging
 import re
 
@@ -185,3 +186,34 @@ def test_an_object_of_ones_own_may_refuse_before_anything_is_touched(tmp_path, e
 
     assert len(refused.problems) == 1
     assert re.fullmatch(problem, refused.problems[0])
+
+
+class Mode(enum.Enum):
+    NEAR = "near"
+    FAR = "far"
+
+
+class Sighted:
+    """An object whose state has a class of the program, as a value and as a key."""
+
+    def __init__(self, mode):
+        self.mode = mode
+
+    def state_dict(self):
+        return {"mode": self.mode, Mode.FAR: 7}
+
+    def check_state_dict(self, state):
+        assert state == self.state_dict()
+
+    def load_state_dict(self, state):
+        self.mode = state["mode"]
+
+
+def test_an_object_is_asked_with_what_it_would_be_given(tmp_path):
+    with holdfast.Checkpointer(tmp_path, {"sighted": Sighted(Mode.NEAR)}, background="off") as ckpt:
+        ckpt.save(step=1)
+
+        assert ckpt.restore().step == 1
+
+    refused = refusal(tmp_path, {"sighted": Sighted(Mode.FAR)})
+    assert len(refused.problems) == 1

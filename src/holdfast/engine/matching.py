@@ -274,7 +274,7 @@ class _Matcher(Builder):
         value = self.build(node, path, current, depth + 1)
         self._hands_over = outer
         self._inside_state_dict -= 1
-        self._ask(owner, node, path)
+        self._ask(owner, node, current, path)
         complete = before == (self._fresh, len(self.skipped), len(self.problems))
         if complete and loads_in_place(owner, getattr(value, "_metadata", None), current):
             return Late(lambda: owner)
@@ -283,8 +283,8 @@ class _Matcher(Builder):
         load = load_slots if is_optimizer(owner) and copies_into_own(owner) else None
         return Late(lambda: _load(owner, settle(value), path, load))
 
-    def _ask(self, owner: Any, node: Node, path: str) -> None:
-        objection = objection_to(owner, node, self._leaves, self.frameworks)
+    def _ask(self, owner: Any, node: Node, current: object, path: str) -> None:
+        objection = objection_to(owner, node, current, self._leaves, self.frameworks)
         if objection is not None:
             self.problems.append(f"{path}: {objection.reason}")
             self._hints_of_objects.append(objection.hint)

@@ -4,7 +4,7 @@ An object may have `check_state_dict(state)`, which raises a StateError where `l
 given what is known before any array is read: an entry that holds one is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.errors import HoldfastError, StateMismatchError, in_words
@@ -26,13 +26,15 @@ class Objection(NamedTuple):
     hint: str
 
 
-def objection_to(owner: Any, node: Node, leaves: Sequence[LeafInfo], frameworks: Frameworks) -> Objection | None:
-    """None where the object takes it, or has no say."""
+def objection_to(
+    owner: Any, node: Node, current: object, leaves: Sequence[LeafInfo], frameworks: Frameworks
+) -> Objection | None:
+    """None where the object takes it, or has no say. Classes are those of `current`, its state as it is."""
     check = getattr(type(owner), "check_state_dict", None)
     if not callable(check) or not isinstance(node, dict) or node.get("kind") not in MAPPING_KINDS:
         return None
     try:
-        owner.check_state_dict(_known_of(node, leaves, frameworks))
+        owner.check_state_dict(_known_of(node, current, leaves, frameworks))
     except HoldfastError as error:
         return Objection(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - code of any class; told with the other differences
@@ -41,11 +43,12 @@ def objection_to(owner: Any, node: Node, leaves: Sequence[LeafInfo], frameworks:
     return None
 
 
-def _known_of(node: Node, leaves: Sequence[LeafInfo], frameworks: Frameworks) -> dict[Any, Any]:
+def _known_of(node: Node, current: object, leaves: Sequence[LeafInfo], frameworks: Frameworks) -> dict[Any, Any]:
+    models = current if isinstance(current, Mapping) else {}
     known = {}
-    for key, item in mapping_entries(node, frameworks):
+    for key, item in mapping_entries(node, frameworks, models):
         try:
-            plan = build(item, leaves)
+            plan = build(item, leaves, like=models.get(key))
         except StateMismatchError:  # pickled
             continue
         if not plan.destinations:
