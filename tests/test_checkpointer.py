@@ -1071,21 +1071,34 @@ class TestDocuments:
         assert loaded["box"] == {"odd": complex}
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/run", "root://eos.example//run", "~/runs/x", "~colleague/run"])
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/run", Path("s3://bucket/run"), "root://eos.example//run", "~/runs/x", "~colleague/run"]
+)
 def test_a_place_that_is_no_directory_is_not_made_into_one(tmp_path, monkeypatch, place):
     """Or checkpoints would be called durable that lie on the disk of one node (I8)."""
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(holdfast.UsageError, match=re.escape(place)):
+    with pytest.raises(holdfast.UsageError, match=re.escape(str(place))):
         holdfast.Checkpointer(place, {"w": np.zeros(1)}, background="off")
 
     assert list(tmp_path.iterdir()) == []
+
+
+class _Unseeing(holdfast.Trigger):
+    """One of a program that does not say what it looks at."""
+
+    watches = None
+
+    def decide(self, moment):
+        return holdfast.Decision(due=False, reason=str(moment.step))
 
 
 @pytest.mark.parametrize(
     "call",
     [
         lambda run: holdfast.Checkpointer(run, signals=True),
+        lambda run: holdfast.Checkpointer(run, every=_Unseeing()),
+        lambda run: holdfast.Checkpointer(run, every=_Unseeing() | holdfast.on_stop()),
         lambda run: holdfast.Checkpointer(run, signals=signal.SIGUSR1),
         lambda run: holdfast.Checkpointer(run, tags=np.array(3)),
         lambda run: holdfast.Checkpointer(run, time_left=np.array([1.0, 2.0])),

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -553,3 +554,8 @@ def test_one_that_fails_does_not_keep_others_from_being_due(said: object) -> Non
         decided(both, _at(1))
     with pytest.raises(UsageError, match="the trigger _Own fails"):
         decided(every(steps=2) & _Own(said), _at(2))
+
+
+@pytest.mark.parametrize("ask_at", [np.int64(7), np.float32(6.5), Fraction(13, 2), math.inf])
+def test_one_may_say_with_any_kind_of_number_when_to_ask_it_again(ask_at: float) -> None:
+    assert decided(_Own(Decision(due=True, reason="x", ask_at=ask_at)), _at(2)).due

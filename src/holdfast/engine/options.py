@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import UsageError, in_words
 from holdfast.engine.adapters import check_restorable
 from holdfast.engine.documents import check_count
 from holdfast.engine.loading import TREE_NAME
@@ -57,7 +57,7 @@ def trigger_of(every: Every) -> Trigger:
     try:
         frozenset(trigger.watches)
     except TypeError as error:
-        what = f"{type(trigger).__name__}.watches is {trigger.watches!r}, expected names of what it looks at"
+        what = f"{type(trigger).__name__}.watches: {in_words(error)}; expected names of what it looks at"
         raise UsageError(what, hint='for example watches = frozenset({"metrics"})') from error
     return trigger
 

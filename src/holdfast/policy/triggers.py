@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from numbers import Real
 from typing import cast
 
 from holdfast.core.calls import public_call
@@ -182,7 +183,8 @@ def decided(trigger: Trigger, moment: Moment) -> Decision:
     except Exception as error:
         raise UsageError(f"the trigger {name} fails: {in_words(error)}") from error
     match decision:
-        case Decision(due=bool(), reason=str(), ask_at=int() | float()):
+        # numpy's numbers are no int or float, and as good as them.
+        case Decision(due=bool(), reason=str()) if isinstance(cast("object", decision.ask_at), Real):
             return decision
     raise UsageError(f"the trigger {name} fails: it gave {in_short(repr(decision))}, expected a Decision")
 

@@ -12,7 +12,7 @@ __all__ = ["open_run_directory"]
 
 _MODE = 0o700
 _OTHERS_WRITE = 0o002
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has made one slash of two
 _GROUP_OR_OTHERS_WRITE = 0o022
 # A run may be a mount point in a directory of another kind (autofs, a read-only image) that cannot be synced.
 _SYNC_UNSUPPORTED = (errno.EINVAL, errno.EROFS, errno.ENOTSUP)
