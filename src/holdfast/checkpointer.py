@@ -305,9 +305,10 @@ class Checkpointer:
                 provenance=self._provenance(),
                 ledger=None if self._ledger is None else self._ledger.plain(),
             )
-            began_s = self._session.clock.monotonic_s()
             if is_last and self._stager is not None and self._is_full():
                 self._stager.settle(self._pace.wait_s())  # nobody comes back for this one: it is not left out
+            # Not before: to wait for others is no cost of this one, which the next attempt would go by.
+            began_s = self._session.clock.monotonic_s()
             encode = None if tree is None else lambda: self._saver.encode(tree)
             with self._witness.saving(document.step, epoch, numbers, encode):
                 self._last = pending = self._saver.save(document, tree, is_last=is_last)

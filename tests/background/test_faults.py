@@ -266,3 +266,21 @@ except holdfast.SaveFailedError:
     assert len(arenas(root)) == 1
     with holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background="process") as ckpt:
         assert ckpt.restore().step == 2
+
+
+def test_one_that_is_complete_when_nobody_writes_any_more_stays_in_memory(run, root, monkeypatch):
+    weights = np.zeros(1000)
+    ckpt = holdfast.Checkpointer(run, {"w": weights}, background="process", every=None)
+    ckpt.save(step=1).wait(60)
+    weights[:] = 2
+    monkeypatch.setattr(ckpt._stager.background, "_is_broken", True)
+    monkeypatch.setattr(ckpt._stager.background, "has_room", lambda _: True)  # it broke after this was asked
+
+    ckpt.save(step=2)
+    with pytest.raises(holdfast.SaveFailedError):
+        ckpt.close()
+
+    assert steps(run) == [1]
+    with holdfast.Checkpointer(run, {"w": weights}, background="process") as ckpt:
+        weights[:] = 0
+        assert (ckpt.restore().step, weights[0]) == (2, 2)

@@ -16,6 +16,7 @@ import holdfast
 from holdfast import Checkpointer
 from holdfast.core.errors import FencedError, NoSpaceError, RunError, SaveFailedError, StorageError
 from holdfast.engine import failures
+from holdfast.testing import FakeClock
 from tests.background.rig import Program, agents_of, arenas, events, run_program, steps, until
 from tests.crash.loop_image import LoopImage, why_not
 
@@ -238,6 +239,44 @@ threading.Timer(1.0, lambda: os.kill(agent, signal.SIGCONT)).start()
 
     assert "did not become durable" not in err
     assert (status, steps(run)) == ((0, [2, 3, 4]) if "close" in end else (85, [2, 3, 5]))
+
+
+def test_a_storage_that_hangs_is_waited_for_once_by_all_that_closes(run, root, monkeypatch):
+    """The last one waits until there is room for it, close() for all; neither begins anew."""
+    patience_s = 1.0
+    monkeypatch.setattr("holdfast.agent.staging._CLOSE_PATIENCE_S", patience_s)
+    monkeypatch.setattr("holdfast.agent.background._PATIENCE_S", patience_s)
+    ckpt = Checkpointer(run, {"w": np.zeros(1000)}, background="process", every=1)
+    ckpt.step()
+    ckpt.wait(60)
+    (agent,) = agents_of(os.getpid())
+    os.kill(agent, signal.SIGSTOP)
+    for _ in range(3):
+        ckpt.step()
+
+    with pytest.raises(SaveFailedError):
+        ckpt.close()
+
+    os.kill(agent, signal.SIGCONT)
+    assert ckpt._stager.background._waited_s < 2 * patience_s
+
+
+def test_to_wait_for_those_before_it_is_no_cost_of_the_last_one(run, root, monkeypatch):
+    """The profile is kept, and the next attempt would save less often for it."""
+    clock = FakeClock()
+    ckpt = Checkpointer(run, {"w": np.zeros(1000)}, background="process", every=1000, clock=clock)
+    costs_s = []
+    note_saved, settle = ckpt._pace.note_saved, ckpt._stager.settle
+    monkeypatch.setattr(ckpt, "_is_full", lambda: True)
+    monkeypatch.setattr(ckpt._stager, "settle", lambda *within_s: (clock.advance(60.0), settle(*within_s)))
+    monkeypatch.setattr(ckpt._pace, "note_saved", lambda *a, **k: (costs_s.append(a[1]), note_saved(*a, **k)))
+    ckpt.step()
+    ckpt.stop("preempted")
+
+    with pytest.raises(SystemExit):
+        ckpt.step()
+
+    assert costs_s == [0.0]
 
 
 def test_it_is_raised_when_the_end_is_saved(run, root):

@@ -118,7 +118,7 @@ class Background:
         if not self.arena.is_fitting and self.arena.has_room(size_bytes):
             return True
         # What is on its way is read where it is; a slot that must be replaced would drop it.
-        self.settle(_BUSY_DEADLINE_S, patience_s=_PATIENCE_S - self._waited_s)
+        self.settle(_BUSY_DEADLINE_S, patience_s=_PATIENCE_S)
         slots = self.arena.fit(size_bytes)
         if self.arena.shortage and not self._told_of_shortage:
             self._told_of_shortage = True
@@ -216,8 +216,9 @@ class Background:
             slot = self.arena.slots[index]
             generation = slot.finish(checkpoint.size_bytes, manifest)
             with self._lock:
-                if not self._jobs:
+                if not self._jobs:  # until now, nothing was wanted from the storage
                     self._last_sign_s = time.monotonic()
+                    self._waited_s = 0.0
                 written = self._ahead.pop(index, None)
                 self._jobs[generation] = _Job(pending, checkpoint, index, written or 0)
                 self._newest[index] = generation
@@ -240,6 +241,8 @@ class Background:
         except BaseException as error:
             with self._lock:
                 self._jobs.pop(generation, None)
+                # Nobody else has it: it stays in memory, for the next start.
+                self._undurable = max(self._undurable, generation)
                 self._changed.notify_all()
             if isinstance(error, HoldfastError) or not isinstance(error, OSError):
                 raise
@@ -287,8 +290,9 @@ class Background:
 
     def _settle(self, deadline_s: float, patience_s: float) -> list[PendingCheckpoint]:
         left = Countdown(deadline_s)
-        sign_s, patience = self._last_sign_s, Countdown(patience_s)
         with self._lock:
+            # Whoever has waited since the last sign of life has used it up for all.
+            sign_s, patience = self._last_sign_s, Countdown(patience_s - self._waited_s)
             while self._jobs or self._filling or self._failing:
                 if sign_s != self._last_sign_s:
                     sign_s, patience = self._last_sign_s, Countdown(patience_s)
