@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 
@@ -101,7 +102,8 @@ def test_the_lines_below_a_narrow_listing_are_broken_between_words_and_never_in_
 
     below = lines[lines.index("") + 1 :]
     assert " ".join(below) == " ".join(whole[whole.index("") + 1 :])
-    assert max(map(len, below)) <= 48
+    words = re.findall(r"`[^`]*`\S*|\S+", " ".join(below))  # one of them is the name of this machine
+    assert max(map(len, below)) <= max(48, *map(len, words))
     assert any("`holdfast prune run --garbage`" in line for line in below)
 
 

@@ -49,9 +49,11 @@ class _Parser(argparse.ArgumentParser):
         known = {option.lstrip("-"): option for option in self._option_string_actions if option.startswith("--")}
         given = [text.partition("=")[0] for text in self._given if text.startswith("-")]
         unknown = next((text.lstrip("-") for text in given if text not in self._option_string_actions), "")
-        if len(unknown) < 2 or unknown.isdecimal():
+        if not unknown or unknown.isdecimal():
             return []
-        names = [name for name in known if name.startswith(unknown)] or get_close_matches(unknown, known, n=1)
+        names = [name for name in known if name.startswith(unknown)]
+        if not names and len(unknown) > 1:
+            names = get_close_matches(unknown, known, n=1)
         return [known[name] for name in names]
 
 

@@ -31,6 +31,8 @@ EXAMPLES = (
     "holdfast rm runs/mnist 1000 1100 --yes",
 )
 
+_STEPS_SHOWN = 10
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
@@ -103,8 +105,9 @@ def _summed_up(removed: Sequence[Checkpoint], best: Mapping[str, str]) -> str:
     named = [_named(c, best) for c in removed if len(removed) == 1 or c.id in best]
     if len(removed) == 1:
         return named[0]
-    steps = [c.step for c in removed]
-    return f"steps {min(steps)} to {max(steps)}" + "".join(f"; best was {text}" for text in named)
+    steps = sorted(c.step for c in removed)
+    more = f" and {len(steps) - _STEPS_SHOWN} more" if len(steps) > _STEPS_SHOWN else ""
+    return f"steps {', '.join(map(str, steps[:_STEPS_SHOWN]))}{more}" + "".join(f"; best was {text}" for text in named)
 
 
 def _not_the_newest(picked: Checkpoint, newest: Checkpoint, command: str, *, is_unread: bool = False) -> UsageError:
