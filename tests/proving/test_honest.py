@@ -33,12 +33,19 @@ def prove(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize(("name", "run"), [("second_run_left_out", "runs/b"), ("saves_left_out", "runs/a")])
-def test_what_a_resumed_program_does_not_do_any_more_is_missed(name, run, prove):
-    code, found = prove(name, "--interruptions", "1")
+@pytest.mark.parametrize(
+    ("name", "run", "interruptions", "first"),
+    [
+        ("second_run_left_out", "runs/b", 1, 8),
+        # The second of two is a kill, and comes first: asked to end, one that only saves comes as far as it can.
+        ("saves_left_out", "runs/a", 2, 4),
+    ],
+)
+def test_what_a_resumed_program_does_not_do_any_more_is_missed(name, run, interruptions, first, prove):
+    code, found = prove(name, "--interruptions", str(interruptions))
 
     assert (code, found["answer"]) == (1, "differs")
-    assert found["step"] > 7
+    assert found["step"] >= first
     assert found["causes"][0]["kind"] == "work-left-out"
     assert f"save step {found['step']} of {run}" in found["causes"][0]["what"]
 
