@@ -812,7 +812,7 @@ HANGING = (
     + """
 from holdfast.agent import staging
 from holdfast.engine import pace
-pace._EXIT_S = 15.0  # for the last words of a busy machine
+pace._Reserves.of = lambda _: pace._Reserves(exit_s=15.0)  # for the last words of a busy machine
 staging._CLOSE_DEADLINE_S = staging._CLOSE_PATIENCE_S = 1e6
 ckpt.save(step=first).wait(60)
 say("agent", *agents_of(os.getpid()))
@@ -826,6 +826,20 @@ train()
 def no_agents_left() -> Iterator[None]:
     yield
     until(lambda: not agents_of(os.getpid()))
+
+
+@pytest.mark.parametrize("whole_s", [2.0, 4.0, 6.0, 20.0, 3600.0])
+def test_what_is_left_for_the_end_is_time_to_wait_for_the_last_save_however_short_the_limit(run, monkeypatch, whole_s):
+    monkeypatch.setattr("holdfast.engine.pace.LastCall", NoLastCall)
+    clock = FakeClock()
+    end_s = min(5.0, 0.15 * whole_s)  # what decisions leave: policy.deadline
+
+    with open_run(run, every=None, time_left=whole_s, clock=clock, background="off") as ckpt:
+        clock.advance(whole_s - end_s)
+        assert ckpt._pace.wait_s() >= end_s / 2
+        assert not ckpt._pace.is_over()
+        clock.advance(end_s)
+        assert ckpt._pace.is_over()
 
 
 class TestPrograms:

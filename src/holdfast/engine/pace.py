@@ -31,18 +31,34 @@ __all__ = ["Limit", "Pace"]
 
 _log = logging.getLogger("holdfast")
 
-# At the end of a job: for a storage that is slow, and for the end of the process.
+# For a storage that is slow.
 _MOST_WAIT_S = 600.0
-_EXIT_S = 1.0
-# In the middle of a step: a limit is not given to the second, as a time of grace is; but may be short. Later than a
-# look at the end of a step would stop the program, or the one would come in the way of the other.
-_LIMIT_EXIT_S = 3.0
-_LIMIT_EXIT_SHARE = 0.05
-# A program that is ending, and has not ended by then, is ended.
-_LAST_S = 0.5
 # For what is being written, where somebody has pressed Ctrl-C twice.
 _QUIT_WAIT_S = 60.0
 _PAUSE_S = 0.05
+
+
+class _Reserves(NamedTuple):
+    """What of the time left is not for saving."""
+
+    in_step_s: float = 3.0
+    """In the middle of a step: a limit is not given to the second, as a grace is. Later than a look at the end of
+    a step would stop the program, or the one would come in the way of the other."""
+    exit_s: float = 1.0
+    """For the end of the process."""
+    last_s: float = 0.5
+    """A program that is ending, and has not ended by then, is ended."""
+
+    @classmethod
+    def of(cls, whole_s: float) -> "_Reserves":
+        """No more than a part of a short limit, and less than its decisions leave for the end: or nothing was saved."""
+        most = cls()
+        return cls(
+            min(most.in_step_s, 0.05 * whole_s), min(most.exit_s, 0.03 * whole_s), min(most.last_s, 0.015 * whole_s)
+        )
+
+
+_OF_GRACE = _Reserves()
 
 
 class _Notice(NamedTuple):
@@ -100,7 +116,7 @@ class Pace:
         """When the program ends in any case, because somebody has said so; by the clock that does not jump."""
         self._saves_once = False
         self._last_call: LastCall | None = None
-        self._limit_exit_s = _LIMIT_EXIT_S
+        self._reserves = _Reserves()
         self._is_released = self._is_saving_last = False
         self.is_ending = False
         """Whether the program, or the Checkpointer, is about to end by itself."""
@@ -196,8 +212,8 @@ class Pace:
 
     def is_over(self) -> bool:
         """Whether there is no time left, not even to end."""
-        left_s = self._left_s()
-        return left_s is not None and left_s <= _LAST_S
+        left_s = self._left_s(_OF_GRACE.last_s, self._reserves.last_s)
+        return left_s is not None and left_s <= 0
 
     def release(self) -> None:
         """All is done: nobody has to be ended, or asked, any more."""
@@ -294,9 +310,8 @@ class Pace:
 
     def wait_s(self) -> float:
         """How long may be waited at the end."""
-        left_s = self._left_s()
-        # The comparisons are such that nan is no limit.
-        return _MOST_WAIT_S if left_s is None else max(0.0, min(_MOST_WAIT_S, left_s - _EXIT_S))
+        left_s = self._left_s(_OF_GRACE.exit_s, self._reserves.exit_s)
+        return _MOST_WAIT_S if left_s is None else max(0.0, min(_MOST_WAIT_S, left_s))
 
     def wait_for_last(self) -> None:
         """Until the last save is durable or has failed, while the job has time left."""
@@ -360,30 +375,30 @@ class Pace:
             return
         left_s = None if self._time_left is None else self._time_left.left_s()
         if left_s is not None and left_s > 0:
-            self._limit_exit_s = min(_LIMIT_EXIT_S, _LIMIT_EXIT_SHARE * left_s)
+            self._reserves = _Reserves.of(left_s)
         self._last_call = LastCall(self._left_in_step_s, self._need_s, lambda: self.end_in_step())
         self._last_call.start()
 
-    def _left_s(self) -> float | None:
-        """The shortest of what the job and a notice leave."""
-        limits = [self._grace_s(), None if self._time_left is None else self._time_left.left_s()]
-        return min((limit for limit in limits if limit is not None), default=None)
+    def _left_s(self, of_grace_s: float, of_limit_s: float) -> float | None:
+        """The shortest of what the job and a notice leave, less so much of each."""
+        return _shortest(
+            (self._grace_s(), of_grace_s), (None if self._time_left is None else self._time_left.left_s(), of_limit_s)
+        )
 
     def left_to_end_s(self) -> float:
         """Until a program that was stopped, and does not come to its end, has to be ended."""
-        limits = [limit_s for limit_s in (self._left_s(), self._likely_s()) if limit_s is not None]
-        return min(limits, default=math.inf) - _LAST_S
+        left_s = self._left_s(_OF_GRACE.last_s, self._reserves.last_s)
+        shortest_s = _shortest((left_s, 0.0), (self._likely_s(), _OF_GRACE.last_s))
+        return math.inf if shortest_s is None else shortest_s
 
     def _left_in_step_s(self) -> float | None:
         """Until a program that is in the middle of a step has to end."""
         if self._quits:
             return 0.0
         if self.is_ending:
-            left_s = self._left_s()
-            return None if left_s is None else left_s - _LAST_S
-        grace_s, left_s = self._grace_s(), None if self._time_left is None else self._time_left.left_s()
-        limits = ((grace_s, _EXIT_S), (left_s, self._limit_exit_s), (self._likely_s(), _EXIT_S))
-        return min((limit_s - exit_s for limit_s, exit_s in limits if limit_s is not None), default=None)
+            return self._left_s(_OF_GRACE.last_s, self._reserves.last_s)
+        left_s = self._left_s(_OF_GRACE.exit_s, self._reserves.in_step_s)
+        return _shortest((left_s, 0.0), (self._likely_s(), _OF_GRACE.exit_s))
 
     def _grace_s(self) -> float | None:
         notice = self._notice
@@ -412,3 +427,8 @@ def _earliest(before_s: float | None, now_s: float, grace_s: float | None) -> fl
     if grace_s is None:
         return before_s
     return now_s + grace_s if before_s is None else min(before_s, now_s + grace_s)
+
+
+def _shortest(*limits: tuple[float | None, float]) -> float | None:
+    """Of what is left of each, less what is not to be used of it; None where there is no limit that is known."""
+    return min((left_s - less_s for left_s, less_s in limits if left_s is not None and left_s == left_s), default=None)
