@@ -1097,6 +1097,7 @@ class _Unseeing(holdfast.Trigger):
     "call",
     [
         lambda run: holdfast.Checkpointer(run, signals=True),
+        lambda run: holdfast.Checkpointer(run, every=holdfast.auto),
         lambda run: holdfast.Checkpointer(run, every=_Unseeing()),
         lambda run: holdfast.Checkpointer(run, every=_Unseeing() | holdfast.on_stop()),
         lambda run: holdfast.Checkpointer(run, signals=signal.SIGUSR1),

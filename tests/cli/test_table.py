@@ -34,6 +34,17 @@ def test_a_long_text_gives_way_first_then_columns_from_the_least_important():
     assert all(len(line) <= 24 for line in narrow.lines)
 
 
+def test_paths_are_cut_at_their_beginning_and_not_before_columns_are_left_out():
+    columns = [Column("array", shrink=True, least=20, keep_end=True), Column("type", drop=1), Column("n")]
+    row = ["optimizer.state[0].exp_avg_sq", "float32[256, 8]", "1"]
+
+    lines = {width: render(columns, [row], width=width, colour=False) for width in (45, 30, 16)}
+
+    assert lines[45].lines[1] == "…izer.state[0].exp_avg_sq  float32[256, 8]  1"
+    assert (lines[30].lines[1], lines[30].left_out) == ("…imizer.state[0].exp_avg_sq  1", ["type"])
+    assert lines[16].lines[1] == "…].exp_avg_sq  1"
+
+
 def test_colours_do_not_disturb_the_alignment():
     columns = [Column("state"), Column("n")]
     rows = [[Cell("bad", Style.RED), "1"], [Cell("verified", Style.GREEN), "2"]]

@@ -99,7 +99,7 @@ def test_what_is_no_duration_is_refused_and_the_error_says_for_what(written: obj
 
 @pytest.mark.parametrize("written", [-1, -0.5, timedelta(seconds=-1), "-5", "-10 min", "- 1h30m"])
 def test_a_negative_duration_is_refused(written: object) -> None:
-    with pytest.raises(UsageError, match="expected a duration of 0 or more"):
+    with pytest.raises(UsageError, match="expected a duration that is not negative"):
         seconds_of(written, "time_left")
 
 

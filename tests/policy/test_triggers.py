@@ -352,7 +352,7 @@ def test_a_trigger_that_is_combined_without_its_parentheses_is_recognised() -> N
         ({"epochs": "2"}, "every: epochs='2' is not an integer of at least 1"),
         ({"minutes": 0}, "every: minutes=0 is not a time above 0"),
         ({"hours": 1e308}, r"every: hours=1e\+308 is not a time above 0"),
-        ({"seconds": -1}, "every: seconds is -1, expected a duration of 0 or more"),
+        ({"seconds": -1}, "every: seconds is -1, expected a duration that is not negative"),
         ({"seconds": math.nan}, "every: seconds is nan, expected a finite duration"),
         ({"seconds": True}, "every: seconds is True, expected a duration"),
         ({"seconds": "10 min"}, "every: seconds='10 min' is not a number"),

@@ -38,6 +38,10 @@ class Column(NamedTuple):
     """The columns with the highest number are left out first; those with 0 never."""
     shrink: bool = False
     """Its texts are cut to the width that the others leave."""
+    least: int = _LEAST_WIDTH
+    """But not below this, as long as there is a column to leave out."""
+    keep_end: bool = False
+    """Where they are cut, at their beginning: paths differ in their ends."""
     style: str = Style.PLAIN
     """How to paint a text that comes without a style of its own."""
 
@@ -70,7 +74,7 @@ def render(
     shown: list[list[str]] = []
     for index, width_here in widths.items():
         column = columns[index]
-        aligned = _aligned(texts[index], width_here, right=column.right)
+        aligned = _aligned(texts[index], width_here, right=column.right, keep_end=column.keep_end)
         if colour:
             styles = [cell.style if isinstance(cell, Cell) else column.style for cell in cells[index]]
             aligned = [_paint_aligned(text, style) for text, style in zip(aligned, styles, strict=True)]
@@ -84,10 +88,12 @@ def paint(text: str, style: str, *, colour: bool) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if colour and style and text else text
 
 
-def fit(text: str, width: int) -> str:
+def fit(text: str, width: int, *, keep_end: bool = False) -> str:
     """The text, cut to the width with an ellipsis."""
     if _width(text) <= width:
         return text
+    if keep_end:
+        return fit(text[::-1], width)[::-1]
     kept = ""
     for character in text:
         if _width(kept + character) > width - 1:
@@ -119,11 +125,12 @@ def _safe_texts(cells: Sequence[Cell | str]) -> list[str]:
 
 
 def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) -> None:
+    least_widths = {index: columns[index].least for index in widths}
+
     def least(index: int) -> int:
+        smallest = least_widths.get(index, _LEAST_WIDTH)
         return (
-            min(widths[index], max(_LEAST_WIDTH, _width(columns[index].title)))
-            if columns[index].shrink
-            else widths[index]
+            min(widths[index], max(smallest, _width(columns[index].title))) if columns[index].shrink else widths[index]
         )
 
     def room() -> int:
@@ -132,6 +139,7 @@ def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) 
     while room() < 0:
         droppable = [index for index in widths if columns[index].drop > 0]
         if not droppable:
+            least_widths.clear()
             break
         del widths[max(droppable, key=lambda index: (columns[index].drop, index))]
     spare = max(0, room())
@@ -141,12 +149,12 @@ def _fit_columns(columns: Sequence[Column], widths: dict[int, int], limit: int) 
         spare -= widths[index] - smallest
 
 
-def _aligned(texts: list[str], width: int, *, right: bool) -> list[str]:
+def _aligned(texts: list[str], width: int, *, right: bool, keep_end: bool) -> list[str]:
     """The texts of a column, all of them cut or filled to the width."""
     pad = str.rjust if right else str.ljust
     if "".join(texts).isascii() and _widest(texts) <= width:
         return [pad(text, width) for text in texts]
-    fitting = [fit(text, width) for text in texts]
+    fitting = [fit(text, width, keep_end=keep_end) for text in texts]
     # Python counts characters; on a screen some take two places, some none.
     return [pad(text, width + len(text) - _width(text)) for text in fitting]
 

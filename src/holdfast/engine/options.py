@@ -53,6 +53,9 @@ def check_keep(given: object) -> None:
 
 def trigger_of(every: Every) -> Trigger:
     """When to save."""
+    given: object = every
+    if given is auto:
+        raise UsageError("auto is given without its parentheses", hint='every="auto", or every=holdfast.auto(…)')
     trigger = auto() if isinstance(every, str) and every == "auto" else as_trigger(every)
     try:
         frozenset(trigger.watches)

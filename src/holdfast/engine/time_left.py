@@ -145,7 +145,9 @@ def _of_environment(environ: Mapping[str, str], clock: Clock, age_s: float) -> T
         # Not a stop with its status: whoever starts the program again because of that would do so for ever.
         raise UsageError(
             f"{first.source}={environ[first.source]!r}: the time was over {words_of(-left_s)} ago",
-            hint=f"set {first.source} anew for every job, or unset it",
+            hint=f"to start took {words_of(age_s)} of it: give more, or unset it"
+            if first.source == _LEFT
+            else f"set {first.source} anew for every job, or unset it",
         )
     return first
 

@@ -57,7 +57,7 @@ def seconds_of(given: object, what: str) -> float:
     if math.isnan(seconds) or math.isinf(seconds):
         raise _refused(given, what, "a finite duration")
     if seconds < 0:
-        raise _refused(given, what, "a duration of 0 or more")
+        raise _refused(given, what, "a duration that is not negative")
     return seconds
 
 
@@ -96,7 +96,7 @@ def _parse(text: str, given: str, what: str) -> float:
     if clock := _DAYS_AND_CLOCK.fullmatch(text):
         return _clock_s(*(field or 0 for field in clock.groups()))
     if text.startswith("-") and _sum_of_parts(text[1:].lstrip()) is not None:
-        raise _refused(given, what, "a duration of 0 or more")
+        raise _refused(given, what, "a duration that is not negative")
     seconds = _sum_of_parts(text)
     if seconds is None:
         hint = "write 1:30:00 for hours, or 0:01:30 for minutes" if _TWO_NUMBERS.fullmatch(text) else DURATION_HINT

@@ -299,6 +299,7 @@ class _ForDays:
         return f"older than {self.days:g} days"
 
 
+_EXAMPLES = {"max_bytes": "50 * 2**30", "every_steps": "10_000"}
 _RULES: dict[str, Callable[..., Rule]] = {
     "all": _All,
     "last": _Last,
@@ -328,7 +329,10 @@ def _count(name: str, value: object, *, least: int = 0) -> int:
     except TypeError:
         number = None
     if number is None or number < least:
-        raise UsageError(f"keep: {name}={value!r} is not an integer of at least {least}", hint=f"give {name}=3, say")
+        raise UsageError(
+            f"keep: {name}={value!r} is not an integer of at least {least}",
+            hint=f"{name}={_EXAMPLES.get(name, 3)}, say",
+        )
     return number
 
 

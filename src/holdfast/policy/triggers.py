@@ -468,7 +468,8 @@ def _count(name: str, value: object) -> int:
         number = None
     if number is None or number < 1:
         raise UsageError(
-            f"every: {name}={in_short(repr(value))} is not an integer of at least 1", hint=f"give {name}=1"
+            f"every: {name}={in_short(repr(value))} is not an integer of at least 1",
+            hint=f"{name}={100 if name == 'steps' else 1}, say",
         )
     return min(number, _MOST)  # no training makes more
 

@@ -28,6 +28,7 @@ EXAMPLES = (
     "holdfast diff runs/a:latest runs/b:latest      # of two runs",
     "holdfast diff runs/mnist 1000 latest --only model",
 )
+_LEAST_NAME = 36  # optimizer.state[0].exp_avg_sq, and more
 _STYLES = {"added": Style.GREEN, "removed": Style.RED, "changed": Style.PLAIN}
 
 
@@ -83,7 +84,7 @@ def _print(old: Checkpoint, new: Checkpoint, found: Difference, limit: int, out:
     if found.arrays:
         out.line()
         columns = [
-            Column("array", shrink=True),
+            Column("array", shrink=True, least=_LEAST_NAME, keep_end=True),
             Column("type", drop=4),
             Column("changed", right=True),
             Column("max abs", right=True),
@@ -99,7 +100,7 @@ def _print(old: Checkpoint, new: Checkpoint, found: Difference, limit: int, out:
     if values:
         out.line()
         columns = [
-            Column("value", shrink=True),
+            Column("value", shrink=True, least=_LEAST_NAME, keep_end=True),
             Column(""),
             Column("before", shrink=True),
             Column("after", shrink=True),
