@@ -22,6 +22,16 @@ def test_attempts_are_numbered_from_one(store, clock):
     assert (holder.attempt, holder.pid, holder.alive) == (1, os.getpid(), True)
 
 
+def test_attempts_that_are_lost_are_counted_by_their_checkpoints(store, clock):
+    """Or what is saved from now on would be older than what is there, and no restart would find it (I5)."""
+    for name in ("000000006-e000-20261116T142315Z-a0007", "000000009-e000-20261116T142316Z-a0002"):
+        store.publish(f"{name}/manifest.json", b"{}")
+    store.publish("000000001-e000-20261116T142316Z-a999999999/manifest.json", b"{}")  # made up
+
+    assert begin_attempt(store, clock) == 8
+    assert begin_attempt(store, clock, takeover=True) == 9
+
+
 def test_a_second_live_writer_is_refused_and_told_who_holds_the_run(store, clock):
     begin_attempt(store, clock)
 

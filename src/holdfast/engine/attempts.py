@@ -6,7 +6,7 @@ import socket
 
 from holdfast.core.clock import Clock, utc_text
 from holdfast.core.errors import BlobExistsError, FencedError, RunBusyError
-from holdfast.core.names import agent_key, attempt_key
+from holdfast.core.names import agent_key, attempt_key, parse_checkpoint_id
 from holdfast.engine.holders import Holder, latest_holder, newest_attempt, read_holder
 from holdfast.engine.identity import check_run
 from holdfast.engine.jobs import find_job
@@ -18,6 +18,7 @@ __all__ = ["begin_attempt", "check_fence"]
 _LOCK_DEADLINE_S = 20.0
 _AGENT_DEADLINE_S = 30.0
 _AGENT_PAUSE_S = 0.02
+_MOST_ATTEMPTS = 10**8  # a name that was made up must not use all numbers up
 # What other schedulers call a job; nothing else of the environment is ever recorded.
 _JOB_VARIABLES = ("PBS_JOBID", "LSB_JOBID")
 
@@ -47,7 +48,7 @@ def begin_attempt(
                 if is_own
                 else "wait for it or stop it; Checkpointer(..., takeover=True) takes the run away from it",
             )
-        number = 1 if holder is None else holder.attempt + 1
+        number = 1 + max(0 if holder is None else holder.attempt, _highest_in_checkpoints(store))
         try:
             store.publish(attempt_key(number), _describe(number, clock))
         except BlobExistsError as error:
@@ -58,6 +59,15 @@ def begin_attempt(
         # Still under the lock: nobody may find the new attempt before it is held.
         store.hold(attempt_key(number))
     return number
+
+
+def _highest_in_checkpoints(store: Store) -> int:
+    """The highest attempt that a checkpoint names: where `attempts` was lost, or not copied, its checkpoints are older.
+
+    Or what is saved from now on would sort before them, and no restart would find it (I5).
+    """
+    found = (parse_checkpoint_id(entry.name) for entry in store.list())
+    return max((each.attempt for each in found if each is not None and each.attempt < _MOST_ATTEMPTS), default=0)
 
 
 def _wait_for_agent(store: Store, clock: Clock) -> None:
