@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Checkpointer
-from tests.background.rig import Program
+from tests.background.rig import Program, steps
 
 SOURCES = str(Path(holdfast.__file__).parent)
 # What takes the state apart has nothing to give back, and by far the most lines.
@@ -254,3 +254,19 @@ def test_no_condition_is_entered_where_an_interrupt_would_leave_it_locked(tmp_pa
             ckpt.step()
 
     assert entered == []
+
+
+def test_a_handler_that_closes_in_the_middle_of_lines_that_hold_the_lock_waits_for_nobody_who_needs_it(run, root):
+    ckpt = holdfast.Checkpointer(run, {"w": np.zeros(1000)}, background="process", every=None)
+    ckpt.save(step=1)
+
+    def close_inside():
+        with ckpt._stager.background._lock:
+            ckpt.close()
+
+    thread = threading.Thread(target=close_inside, daemon=True)
+    thread.start()
+    thread.join(SETTLED_S)
+
+    assert not thread.is_alive()
+    assert steps(run) == [1]

@@ -52,25 +52,29 @@ def test_every_signal_reaches_its_handler_also_after_one_that_raises(heard):
     assert heard == [signal.SIGUSR1, signal.SIGTERM]
 
 
-def test_what_a_handler_raises_at_the_end_of_a_child_comes_at_the_end_and_makes_nobody_impatient():
-    """As that of torch's loaders does, wherever the program is at that moment."""
+@pytest.mark.parametrize("number", [signal.SIGCHLD, signal.SIGALRM, signal.SIGPROF, signal.SIGXCPU, signal.SIGTSTP])
+def test_what_handlers_of_children_and_of_timers_raise_comes_at_the_end_and_makes_nobody_impatient(number):
+    """As those of torch's loaders do, wherever the program is at that moment; a timer may have come many times."""
+    heard = []
 
     def refuse(number, frame):
+        heard.append(number)
         raise RuntimeError("a worker was killed")
 
     done = []
-    before = signal.signal(signal.SIGCHLD, refuse)
+    before = signal.signal(number, refuse)
     try:
         with pytest.raises(RuntimeError, match="a worker was killed"):
             with interrupts_deferred():
-                signal.raise_signal(signal.SIGCHLD)
+                for _ in range(2000):
+                    signal.raise_signal(number)
                 assert not interrupts_are_noted()
                 done.append("all of it")
-        assert signal.getsignal(signal.SIGCHLD) is refuse
+        assert signal.getsignal(number) is refuse
     finally:
-        signal.signal(signal.SIGCHLD, before)
+        signal.signal(number, before)
 
-    assert done == ["all of it"]
+    assert (done, heard) == (["all of it"], [number])
 
 
 def test_a_wait_lets_them_through_and_defers_again(heard):

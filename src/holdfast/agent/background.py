@@ -338,7 +338,8 @@ class Background:
                 hint="it is in memory, and restored from there by the next start on this machine",
             )
             self._fail(job, error)
-        self._client.close(0.0 if left else deadline_s)
+        with self._let_go():
+            self._client.close(0.0 if left else deadline_s)
         if not left:
             self._tell_journal()
         if left or self._undurable:
@@ -346,6 +347,22 @@ class Background:
         else:
             self.arena.release()
         return not left
+
+    @contextmanager
+    def _let_go(self) -> Iterator[None]:
+        """For the agent's last words. A signal handler that closes may have interrupted lines that hold the lock."""
+        held = 0
+        try:
+            while True:
+                self._lock.release()
+                held += 1
+        except RuntimeError:
+            pass  # it is not held any more
+        try:
+            yield
+        finally:
+            for _ in range(held):
+                self._lock.acquire()
 
     def hear(self, report: Event) -> None:
         """A report of the agent, or the news that it is gone."""

@@ -22,8 +22,27 @@ __all__ = [
 ]
 
 # The first is the one that raises: it is the first to be deferred, and the last to be let through again. That of
-# children does so in programs with loaders of torch: one whose worker was killed raises wherever the program is.
-_NUMBERS = (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# children does so in programs with loaders of torch: one whose worker was killed raises wherever the program is. Left
+# out are faults of the program itself, which cannot wait, and those of real time, which hardly anybody uses.
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""By these somebody wants something."""
+_OTHERS = (
+    signal.SIGCHLD,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGXCPU,
+    signal.SIGXFSZ,
+    signal.SIGQUIT,
+    signal.SIGPWR,
+    signal.SIGIO,
+    signal.SIGURG,
+    signal.SIGWINCH,
+    signal.SIGCONT,
+    signal.SIGTSTP,
+)
+"""Some of them come again and again: once is enough."""
+_NUMBERS = (*_ASKING, *_OTHERS)
 
 _handlers: dict[int, Any] = {}
 """The program's own, while they are deferred."""
@@ -62,7 +81,7 @@ def interrupts_let_through() -> Iterator[None]:
 
 def interrupts_are_noted() -> bool:
     """Whether something came that waits to be raised, and by which somebody may ask not to wait any more."""
-    return bool(_calls) or any(number != signal.SIGCHLD for number in _noted)
+    return bool(_calls) or any(number in _ASKING for number in _noted)
 
 
 def not_deferred(handler: Callable[[int, FrameType | None], object]) -> None:
@@ -116,7 +135,8 @@ def _call_all(calls: list[Callable[[], object]]) -> None:
 
 
 def _note(number: int, _: FrameType | None) -> None:
-    _noted.append(number)
+    if number in _ASKING or number not in _noted:
+        _noted.append(number)
 
 
 def _forget_in_child() -> None:

@@ -1,5 +1,6 @@
 """What a save and a restore give to the program."""
 
+import _thread
 import threading
 
 from holdfast.core.calls import public_call
@@ -28,8 +29,11 @@ class PendingCheckpoint:
         """The name of the durable checkpoint; None before."""
         self.error: HoldfastError | None = None
         """Why it will not become durable."""
-        self._is_staged = False
-        self._settled = threading.Event()
+        self._is_staged = self._is_settled = False
+        # No Event: a signal handler that waits in the middle of a wait would find its lock taken.
+        self._unsettled = _thread.allocate_lock()
+        self._unsettled.acquire()
+        self._held = [self._unsettled]
 
     @property
     def staged(self) -> bool:
@@ -44,13 +48,13 @@ class PendingCheckpoint:
     @property
     def settled(self) -> bool:
         """Whether it is durable or has failed: nothing more will happen."""
-        return self._settled.is_set()
+        return self._is_settled
 
     @public_call("holdfast.PendingCheckpoint.wait")
     def wait(self, timeout_s: float | None = None) -> str:
         """The id of the durable checkpoint; raises what went wrong, or SaveFailedError when the time is over."""
         self.is_awaited = True
-        self._settled.wait(timeout_s)
+        self._wait(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
         if self.error is not None:
             raise self.error
         if self.id is None:
@@ -63,7 +67,7 @@ class PendingCheckpoint:
     def settle(self, timeout_s: float) -> bool:
         """Wait until it is durable or has failed; whether it is settled now. Raises nothing."""
         self.is_awaited = True
-        return self._settled.wait(timeout_s)
+        return self._wait(timeout_s)
 
     def note_staged(self) -> None:
         """The state was copied."""
@@ -81,7 +85,16 @@ class PendingCheckpoint:
 
     def _settle(self) -> None:
         self.took_s = self._clock.monotonic_s() - self._began_s
-        self._settled.set()
+        self._is_settled = True
+        try:
+            self._held.pop().release()
+        except IndexError:
+            pass  # it was settled before
+
+    def _wait(self, timeout_s: float) -> bool:
+        if not self._is_settled and self._unsettled.acquire(timeout=max(0.0, min(timeout_s, threading.TIMEOUT_MAX))):
+            self._unsettled.release()  # for whoever else waits
+        return self._is_settled
 
     def __repr__(self) -> str:
         if self.error is not None:
