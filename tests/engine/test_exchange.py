@@ -171,6 +171,17 @@ def test_a_pt_export_loads_as_weights_only_with_ties_and_values(export):
     assert found["model"]["n"] == 0.5
 
 
+def test_a_pt_export_leaves_out_what_would_keep_all_of_it_from_being_loaded(export):
+    torch = pytest.importorskip("torch")
+
+    done = export(
+        {"model": {"w": torch.ones(2), "long": np.longdouble(1), "when": np.datetime64("2026-11-18")}}, "x.pt"
+    )
+
+    assert done.left_out == ["model.long", "model.when"]
+    assert torch.load(done.path, weights_only=True)["model"]["w"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "pt"])
 def test_what_is_exported_is_imported_again(export, suffix):
     if suffix == "pt":

@@ -134,6 +134,13 @@ def test_a_structure_that_is_nested_too_deep_is_refused_by_its_path(value):
     assert "8 deep" in str(caught.value) or "too deep" in str(caught.value)
 
 
+def test_a_structure_whose_fields_have_titles_is_refused_because_they_would_be_lost():
+    titled = np.dtype({"names": ["a", "b"], "formats": ["i4", "f8"], "titles": ["first", "second"]})
+
+    with pytest.raises(StateError, match="x: "):
+        encode_state({"x": np.zeros(2, titled)})
+
+
 @pytest.mark.parametrize("dtype", HOSTILE, ids=lambda value: str(value)[:30])
 def test_a_dtype_that_makes_no_sense_is_a_format_error(dtype):
     with pytest.raises(FormatError):

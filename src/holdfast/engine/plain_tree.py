@@ -46,7 +46,8 @@ class _Maker:
             return [self.plain(item, join_index(path, index)) for index, item in enumerate(value)]
         if isinstance(value, set | frozenset):
             return {self.plain(item, path) for item in value}
-        if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
+        # One of more bits than Python's has none of its own to give.
+        if isinstance(value, np.generic) and value.dtype.kind in "biufcSU" and type(value.item()) in _ATOMS:
             return value.item()
         if isinstance(value, bytearray):
             return bytes(value)

@@ -191,9 +191,9 @@ def _structured_name(dtype: "np.dtype[Any]") -> DtypeName | None:
     fields = []
     known: Mapping[str, Any] = dtype.fields or {}
     for name in dtype.names or ():
-        inner, offset = known[name][:2]
+        inner, offset, *titles = known[name]
         inner_name = dtype_name(inner)
-        if inner_name is None:
+        if inner_name is None or titles:  # a field's second name has no place in ours: it would be lost
             return None
         fields.append((name, inner_name, int(offset)))
     return _if_known(("struct", dtype.itemsize, tuple(fields)))
