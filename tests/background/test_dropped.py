@@ -18,6 +18,15 @@ from tests.background.rig import PATH, Program, agents_of, arenas, events, steps
 
 _EXIT_NOT_DURABLE = 74
 _DESCRIPTORS = "/proc/self/fd"
+_LOSES_ITS_LAST = """
+import shutil
+def main():
+    ckpt = Checkpointer(f"{RUN}-before", {"w": np.zeros(1000)})
+    ckpt.save(step=1).wait(60)
+    shutil.rmtree(f"{RUN}-before")
+    ckpt.save(step=2)
+main()
+"""
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(0)"], ids=["returns", "exits"])
@@ -61,19 +70,15 @@ say("goes on")
 
 
 def test_one_whose_last_checkpoint_failed_does_not_keep_a_stopped_program_from_coming_back(run, root):
-    code = """
-import shutil
-def main():
-    ckpt = Checkpointer(f"{RUN}-before", {"w": np.zeros(1000)})
-    ckpt.save(step=1).wait(60)
-    shutil.rmtree(f"{RUN}-before")
-    ckpt.save(step=2)
-main()
+    code = (
+        _LOSES_ITS_LAST
+        + """
 ckpt = Checkpointer(RUN, {"w": np.zeros(1000)}, every=None)
 ckpt.step()
 ckpt.stop("preempted")
 ckpt.step()
 """
+    )
     with Program(code, run, root) as program:
         status, _, err = program.end()
 
@@ -83,14 +88,9 @@ ckpt.step()
 
 
 def test_one_whose_last_checkpoint_failed_does_not_let_a_program_end_well_that_has_caught_its_stop(run, root):
-    code = """
-import shutil
-def main():
-    ckpt = Checkpointer(f"{RUN}-before", {"w": np.zeros(1000)})
-    ckpt.save(step=1).wait(60)
-    shutil.rmtree(f"{RUN}-before")
-    ckpt.save(step=2)
-main()
+    code = (
+        _LOSES_ITS_LAST
+        + """
 ckpt = Checkpointer(RUN, {"w": np.zeros(1000)}, every=None)
 ckpt.stop("preempted")
 try:
@@ -98,12 +98,34 @@ try:
 except SystemExit:
     pass
 """
+    )
     with Program(code, run, root) as program:
         status, _, err = program.end()
 
     # Which of the two depends on whether it was noticed in time that the stop was caught.
     assert status in (_EXIT_NOT_DURABLE, 85)
     assert "the last checkpoint (step 2) did not become durable" in err
+
+
+def test_one_that_was_replaced_does_not_ask_for_a_restart_though_another_one_has_failed(run, root):
+    code = (
+        _LOSES_ITS_LAST
+        + """
+from holdfast.core.clock import SystemClock
+from holdfast.engine.attempts import begin_attempt
+from holdfast.storage.posix import PosixStore
+ckpt = Checkpointer(RUN, {"w": np.zeros(1000)}, every=None)
+ckpt.step()
+begin_attempt(PosixStore(RUN), SystemClock(), takeover=True)
+ckpt.stop("preempted")
+ckpt.step()
+"""
+    )
+    with Program(code, run, root) as program:
+        status, _, err = program.end()
+
+    assert "FencedError" in err
+    assert status == _EXIT_NOT_DURABLE
 
 
 def test_a_signal_after_its_last_step_is_answered_by_what_the_program_trains_next(run, root):

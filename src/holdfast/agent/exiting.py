@@ -108,16 +108,16 @@ def _finish_all() -> None:
     except KeyboardInterrupt:
         _log.error("interrupted while it waited for the last checkpoint, which may not be durable")
         _end(_INTERRUPTED)
+    raised = getattr(sys, "last_type", None)
+    is_replaced = raised is not None and issubclass(raised, FencedError)  # and does not want to come back
     if failures:
         for failure in failures:
             _log.error("%s", failure)
         # One that is stopped says that it is not done (I8), and wants to come back. Said here, for one that has caught
         # its end would come to a status of its own.
-        status = departing_status()
+        status = None if is_replaced else departing_status()
         _end(EXIT_NOT_DURABLE if status is None else status)
-    raised = getattr(sys, "last_type", None)
-    # Who was replaced does not want to come back.
-    if _restart and raised is not None and issubclass(raised, Exception) and not issubclass(raised, FencedError):
+    if _restart and raised is not None and issubclass(raised, Exception) and not is_replaced:
         _log.warning(
             "%s came after the program was asked to stop: status %d asks for a restart", raised.__name__, _restart[-1]
         )

@@ -1,7 +1,8 @@
 """What a save and a restore give to the program."""
 
 import _thread
-import threading
+import math
+import time
 
 from holdfast.core.calls import public_call
 from holdfast.core.clock import Clock, SystemClock
@@ -11,6 +12,8 @@ from holdfast.engine.provenance import Drift
 from holdfast.engine.restoring import Loaded
 
 __all__ = ["PendingCheckpoint", "Restored"]
+
+_LOOK_S = 1.0
 
 
 class PendingCheckpoint:
@@ -54,7 +57,7 @@ class PendingCheckpoint:
     def wait(self, timeout_s: float | None = None) -> str:
         """The id of the durable checkpoint; raises what went wrong, or SaveFailedError when the time is over."""
         self.is_awaited = True
-        self._wait(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
+        self._wait(math.inf if timeout_s is None else timeout_s)
         if self.error is not None:
             raise self.error
         if self.id is None:
@@ -92,8 +95,14 @@ class PendingCheckpoint:
             pass  # it was settled before
 
     def _wait(self, timeout_s: float) -> bool:
-        if not self._is_settled and self._unsettled.acquire(timeout=max(0.0, min(timeout_s, threading.TIMEOUT_MAX))):
-            self._unsettled.release()  # for whoever else waits
+        end_s = time.monotonic() + timeout_s
+        is_over = False
+        while not (self._is_settled or is_over):
+            left_s = end_s - time.monotonic()
+            # In parts: one that Ctrl-C has ended between these lines took the lock along.
+            if self._unsettled.acquire(timeout=max(0.0, min(left_s, _LOOK_S))):
+                self._unsettled.release()  # for whoever else waits
+            is_over = left_s <= _LOOK_S
         return self._is_settled
 
     def __repr__(self) -> str:

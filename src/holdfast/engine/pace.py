@@ -431,4 +431,5 @@ def _earliest(before_s: float | None, now_s: float, grace_s: float | None) -> fl
 
 def _shortest(*limits: tuple[float | None, float]) -> float | None:
     """Of what is left of each, less what is not to be used of it; None where there is no limit that is known."""
-    return min((left_s - less_s for left_s, less_s in limits if left_s is not None and left_s == left_s), default=None)
+    known = [left_s - less_s for left_s, less_s in limits if left_s is not None and not math.isnan(left_s)]
+    return min(known, default=None)
